@@ -1,0 +1,62 @@
+"""Small files, whole or not at all: written under a temporary name, flushed, then renamed."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+
+def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Strict JSON: NaN and infinities, which JSON does not have, become null."""
+    write_text(path, json.dumps(_plain(value), indent=1, allow_nan=False) + "\n")
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    write_atomic(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
+    """None if the file is absent or damaged (npz members carry a checksum)."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception:  # zipfile, zlib and NumPy each have their own ways to say it
+        return None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
