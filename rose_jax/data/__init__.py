@@ -1,0 +1,1 @@
+"""Images in: sources, scenario, batches, augmentation."""

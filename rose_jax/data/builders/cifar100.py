@@ -1,0 +1,50 @@
+"""CIFAR-100 from `cifar-100-python`: a folder, or the tar.gz of the official site."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from rose_jax.data.builders.archives import Files, open_files
+from rose_jax.data.builders.base import Contents, ImageBuilder, SplitContents, to_png
+from rose_jax.data.builders.unpickle import load_arrays
+from rose_jax.errors import UserError
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
+MD5 = "eb9058c3a382ffc7106e4002c42a8d85"  # of that archive, as published beside it
+
+
+class RoseCifar100(ImageBuilder):
+    """Fine labels, in the order of the archive's own list (alphabetical)."""
+
+    NUM_CLASSES = 100
+    PER_CLASS: ClassVar = {"train": (500, 500), "test": (100, 100)}
+
+
+@contextlib.contextmanager
+def open_contents(source: str | Path) -> Iterator[Contents]:
+    with open_files(source, "meta") as files:
+        meta = load_arrays(files.read("meta"), files.where("meta"))
+        if b"fine_label_names" not in meta:
+            raise UserError(f"{files.where('meta')} has no fine_label_names: not CIFAR-100's. Fetch it again.")
+        class_names = tuple(name.decode() for name in meta[b"fine_label_names"])
+        yield Contents(class_names, _read_split(files, "train"), _read_split(files, "test"))
+
+
+def _read_split(files: Files, name: str) -> SplitContents:
+    where = files.where(name)
+    content = load_arrays(files.read(name), where)
+    missing = {b"data", b"fine_labels"} - content.keys()
+    if missing:
+        raise UserError(f"{where} lacks {sorted(missing)}: not a file of CIFAR-100. Fetch it again.")
+    flat, labels = np.asarray(content[b"data"]), np.asarray(content[b"fine_labels"], np.int32)
+    if flat.dtype != np.uint8 or flat.shape != (len(labels), 3 * 32 * 32):
+        raise UserError(
+            f"{where}: data is {flat.dtype} {list(flat.shape)}, expected uint8 [{len(labels)}, 3072]. "
+            "Fetch it again."
+        )
+    images = flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # channel-major rows -> [n, 32, 32, 3]
+    names = [f"{name}[{i}]" for i in range(len(labels))]
+    return SplitContents(names, labels, lambda i: to_png(np.ascontiguousarray(images[i])))

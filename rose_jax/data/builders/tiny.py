@@ -1,0 +1,68 @@
+"""TinyImageNet from `tiny-imagenet-200`: a folder, or the zip of Stanford's CS231n.
+
+Classes in sorted-wnid order. The test set is the validation set with the labels of val_annotations.txt: the
+labels of the original test set were never published.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from rose_jax.data.builders.archives import Files, open_files
+from rose_jax.data.builders.base import Contents, ImageBuilder, SplitContents, checked_image
+from rose_jax.errors import UserError
+
+URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+MD5 = "90528d7ca1a48142e341f4ef8d21d0de"  # of that archive
+
+_ANNOTATIONS = "val/val_annotations.txt"
+_TRAIN_IMAGE = re.compile(r"train/(n\d+)/images/[^/]+\.JPEG")
+
+
+class RoseTiny(ImageBuilder):
+    """64x64 JPEGs, some 2,000 of them grayscale; they are stored as they are and become RGB when decoded."""
+
+    NUM_CLASSES = 200
+    PER_CLASS: ClassVar = {"train": (500, 500), "test": (50, 50)}
+
+
+@contextlib.contextmanager
+def open_contents(source: str | Path) -> Iterator[Contents]:
+    with open_files(source, "wnids.txt") as files:
+        class_names = tuple(sorted(files.read("wnids.txt").decode().split()))
+        train = {name: match[1] for name in files.names() if (match := _TRAIN_IMAGE.fullmatch(name))}
+        yield Contents(
+            class_names,
+            _split(files, train, class_names, "the folders of train/"),
+            _split(files, _validation(files), class_names, _ANNOTATIONS),
+        )
+
+
+def _validation(files: Files) -> dict[str, str]:
+    """Image name -> wnid. Lines are: file name, wnid, and four numbers of a box, between tabs."""
+    wnids = {}
+    for number, line in enumerate(files.read(_ANNOTATIONS).decode().splitlines(), 1):
+        fields = line.split("\t")
+        if len(fields) < 2:
+            raise UserError(
+                f"{files.where(_ANNOTATIONS)}, line {number}: expected an image name, a tab and a wnid."
+            )
+        wnids[f"val/images/{fields[0]}"] = fields[1]
+    return wnids
+
+
+def _split(files: Files, wnids: dict[str, str], class_names: tuple[str, ...], origin: str) -> SplitContents:
+    label_of = {wnid: label for label, wnid in enumerate(class_names)}
+    strange = sorted(set(wnids.values()) - label_of.keys())
+    if strange:
+        raise UserError(
+            f"{files.where('wnids.txt')} does not list {', '.join(strange[:5])}, named by {origin}. "
+            "The files do not belong together; fetch them again."
+        )
+    names = list(wnids)
+    labels = np.array([label_of[wnid] for wnid in wnids.values()], np.int32)
+    return SplitContents(names, labels, lambda i: checked_image(files.read(names[i]), files.where(names[i])))

@@ -1,0 +1,108 @@
+"""A prepared set as flat .npy files that memory-map in milliseconds: decoded images, or only their labels.
+
+The files of a set appear together, by one rename, and carry a fingerprint of the records they were made from.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from rose_jax.data.decode import open_rgb
+from rose_jax.errors import UserError
+
+Arrays = dict[str, np.ndarray]
+
+
+def cached_arrays(folder: Path, fingerprint: str, make: Callable[[Path], None]) -> Arrays:
+    """The .npy files of `folder`, memory-mapped; `make(path)` writes them if absent or of other records."""
+    if _fingerprint_of(folder) != fingerprint:
+        incomplete = folder.with_name(f"{folder.name}.incomplete-{os.getpid()}")
+        shutil.rmtree(incomplete, ignore_errors=True)
+        try:
+            incomplete.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(
+                f"Cannot write the decoded images to {folder.parent} ({error}). The data folder must be writable "
+                "for the first run; to read records from a place that is not, link them into a folder of your own."
+            ) from error
+        try:
+            make(incomplete)
+            (incomplete / "fingerprint.json").write_text(json.dumps({"records": fingerprint}))
+            _replace_folder(incomplete, folder, fingerprint)
+        finally:
+            shutil.rmtree(incomplete, ignore_errors=True)
+    return {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
+
+
+def fingerprint(builder_dir: Path) -> str:
+    """Changes whenever the prepared records change: names, sizes and times of the files in their folder."""
+    digest = hashlib.sha256()
+    for path in sorted(builder_dir.iterdir()):
+        if path.is_file():
+            stat = path.stat()
+            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def write_decoded(folder: Path, split: str, records: Any, image_size: int) -> None:
+    """Records {image: file, label: id} -> SPLIT_images.npy uint8 [n, S, S, 3], SPLIT_labels.npy int32 [n]."""
+    shape = (len(records), image_size, image_size, 3)
+    images = np.lib.format.open_memmap(folder / f"{split}_images.npy", "w+", np.uint8, shape)
+    labels = np.empty(len(records), np.int32)
+    for i in _progress(records, f"decoding {split}"):
+        record = records[i]
+        image = np.asarray(open_rgb(record["image"], record_name(record, i)))
+        if image.shape != shape[1:]:
+            raise UserError(
+                f"Image {record_name(record, i)} of {split} is {image.shape[1]}x{image.shape[0]} pixels, "
+                f"expected {image_size}x{image_size}. Prepare the dataset again from an unaltered copy."
+            )
+        images[i], labels[i] = image, record["label"]
+    images.flush()
+    np.save(folder / f"{split}_labels.npy", labels)
+
+
+def write_labels(folder: Path, split: str, records: Any) -> None:
+    """SPLIT_labels.npy, int32 [n], without decoding an image."""
+    labels = (records[i]["label"] for i in _progress(records, f"reading labels of {split}"))
+    np.save(folder / f"{split}_labels.npy", np.fromiter(labels, np.int32, len(records)))
+
+
+def record_name(record: dict, index: int) -> str:
+    """The image's original path if the record has it (stock TFDS sets call it `id` or `file_name`)."""
+    for key in ("name", "file_name", "id"):
+        if key in record:
+            value = record[key]
+            return value.decode() if isinstance(value, bytes) else str(value)
+    return f"number {index}"
+
+
+def _fingerprint_of(folder: Path) -> str | None:
+    try:
+        return json.loads((folder / "fingerprint.json").read_text())["records"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _replace_folder(new: Path, folder: Path, fingerprint: str) -> None:
+    try:
+        new.rename(folder)
+    except OSError:  # the folder exists: stale, or just written by another process
+        if _fingerprint_of(folder) == fingerprint:
+            return
+        stale = folder.with_name(f"{folder.name}.stale-{os.getpid()}")
+        folder.rename(stale)
+        new.rename(folder)
+        shutil.rmtree(stale)
+
+
+def _progress(records: Any, description: str):
+    return tqdm(range(len(records)), description, unit=" images", disable=not sys.stderr.isatty())

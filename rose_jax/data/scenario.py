@@ -1,0 +1,93 @@
+"""Which classes come when: class order, task splits, and the images of each task and test stage."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rose_jax import config as config_lib
+from rose_jax.data.order import stream_order
+from rose_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Internal labels 0..C-1 follow the class order, so task t owns a contiguous range of them."""
+
+    class_order: np.ndarray  # [C] original label of internal label i
+    sizes: tuple[int, ...]  # classes of each task
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_order)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.sizes)
+
+    def offset(self, task: int) -> int:
+        return sum(self.sizes[:task])
+
+    def seen(self, task: int) -> int:
+        return sum(self.sizes[: task + 1])
+
+    def classes(self, task: int) -> range:
+        return range(self.offset(task), self.seen(task))
+
+    def task_of_class(self) -> np.ndarray:
+        """[C] the task that brings each internal label."""
+        return np.repeat(np.arange(self.num_tasks), self.sizes)
+
+    def internal(self, labels: np.ndarray) -> np.ndarray:
+        """Original labels -> internal ones."""
+        rank = np.empty(self.num_classes, np.int32)
+        rank[self.class_order] = np.arange(self.num_classes, dtype=np.int32)
+        return rank[labels]
+
+    def train_indices(self, labels: np.ndarray, task: int) -> np.ndarray:
+        """Images of D_t, in file order; `labels` are internal."""
+        return np.flatnonzero((labels >= self.offset(task)) & (labels < self.seen(task)))
+
+    def stream_indices(self, labels: np.ndarray, task: int, seed: int) -> np.ndarray:
+        """The test stream of stage t: the shuffled test images of all classes seen so far."""
+        seen = np.flatnonzero(labels < self.seen(task))
+        return seen[stream_order(seed, task, len(seen))]
+
+
+def make_scenario(config: config_lib.Scenario, num_classes: int) -> Scenario:
+    order = _class_order(config, num_classes)
+    sizes = tuple(config.task_sizes) or _task_sizes(config, num_classes)
+    if sum(sizes) != num_classes or min(sizes) < 1:
+        raise UserError(
+            f"The split {list(sizes)} (config.scenario.task_sizes) has {sum(sizes)} classes, but the data set "
+            f"has {num_classes}; the sizes must be positive and add up."
+        )
+    return Scenario(order, sizes)
+
+
+def _class_order(config: config_lib.Scenario, num_classes: int) -> np.ndarray:
+    if not config.class_order:
+        return np.random.RandomState(config.class_order_seed).permutation(num_classes)
+    order = np.asarray(config.class_order)
+    if sorted(order.tolist()) != list(range(num_classes)):
+        raise UserError(
+            f"config.scenario.class_order must hold each of 0..{num_classes - 1} once; "
+            f"it has {len(order)} entries, {len(set(order.tolist()))} of them different."
+        )
+    return order
+
+
+def _task_sizes(config: config_lib.Scenario, num_classes: int) -> tuple[int, ...]:
+    """Cold T: T equal tasks. Warm T: a first task (half of the classes unless told), then T equal ones."""
+    first = 0
+    if config.start == "warm":
+        first = config.first_classes or num_classes // 2
+    rest = num_classes - first
+    if rest <= 0 or rest % config.tasks:
+        raise UserError(
+            f"{num_classes} classes do not split into "
+            + (f"a first task of {first} and " if first else "")
+            + f"{config.tasks} equal tasks. Choose config.scenario.tasks"
+            + (" or first_classes" if first else "")
+            + " so that they do, or give config.scenario.task_sizes."
+        )
+    return ((first,) if first else ()) + (rest // config.tasks,) * config.tasks

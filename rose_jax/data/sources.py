@@ -1,0 +1,297 @@
+"""Datasets by name, each read the same way: records that TFDS prepared as array_record, without TensorFlow.
+
+Small sets come as memory-mapped uint8 arrays, ImageNet-100 as random access to encoded records. Labels are
+the dataset's own ids; class order and tasks belong to scenario.py.
+"""
+
+import functools
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rose_jax.data import cache
+from rose_jax.errors import UserError, unknown
+
+DATA_DIR_VARIABLE = "ROSE_JAX_DATA"
+DEFAULT_DATA_DIR = "~/rose_jax_data"
+
+
+class Spec(NamedTuple):
+    """What is known of a dataset before it is read."""
+
+    num_classes: int
+    image_size: int  # of the images a model sees
+    in_memory: bool
+    prepared: str  # folder of our builder's records, below the data folder; "" needs no preparation
+    stock: str = ""  # folder of TFDS's own builder, read if the user has prepared it
+    stock_test_split: str = "test"
+    wanted: str = ""  # what prepare_data generates from
+
+
+KNOWN: dict[str, Spec] = {
+    "digits": Spec(10, 8, True, ""),
+    "cifar100": Spec(100, 32, True, "rose_cifar100", "cifar100", wanted="cifar-100-python.tar.gz"),
+    "tiny": Spec(200, 64, True, "rose_tiny", wanted="tiny-imagenet-200.zip"),
+    "imagenet100": Spec(
+        100,
+        224,
+        False,
+        "rose_imagenet100",
+        "imagenet2012",
+        "validation",
+        "an ImageNet folder (train/WNID, val/WNID)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ArraySplit:
+    images: np.ndarray  # uint8 [n, H, W, 3], memory-mapped or in memory
+    labels: np.ndarray  # int32 [n], original ids 0..C-1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class RecordSplit:
+    source: "EncodedImages"
+    labels: np.ndarray  # int32 [n], original ids 0..C-1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def encoded(self, i: int) -> bytes:
+        """The PNG or JPEG file of image i."""
+        return self.source.encoded(i)
+
+    def name(self, i: int) -> str:
+        """Where image i came from, for messages."""
+        return self.source.name(i)
+
+
+class EncodedImages(Protocol):
+    """Random access to image files. Must pickle cheaply: worker processes each get a copy."""
+
+    def encoded(self, i: int) -> bytes: ...
+    def name(self, i: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class TfdsRecords:
+    """Records of a prepared TFDS split, opened on first use in each process."""
+
+    builder_dir: str
+    split: str
+    rows: np.ndarray | None = None  # int64 [n] record of each image, if only some of the records are wanted
+
+    def encoded(self, i: int) -> bytes:
+        return open_records(self.builder_dir, self.split)[self._row(i)]["image"]
+
+    def name(self, i: int) -> str:
+        row = self._row(i)
+        return f"{cache.record_name(open_records(self.builder_dir, self.split)[row], row)} in {self.builder_dir}"
+
+    def _row(self, i: int) -> int:
+        return int(i if self.rows is None else self.rows[i])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    name: str
+    num_classes: int
+    class_names: tuple[str, ...]
+    image_size: int
+    train: ArraySplit | RecordSplit
+    test: ArraySplit | RecordSplit
+
+
+def load(
+    name: str,
+    data_dir: str | None = None,
+    *,
+    class_list: str | None = None,
+    synthetic_if_missing: bool = False,
+) -> Dataset:
+    """The dataset `name` (see KNOWN) from `data_dir`, by default $ROSE_JAX_DATA or ~/rose_jax_data.
+
+    class_list: path of another hundred wnids for imagenet100. synthetic_if_missing: made-up images of the
+    same shape and classes instead of an error when the data is not there.
+    """
+    if name not in KNOWN:
+        raise unknown("dataset", name, KNOWN)
+    if class_list and name != "imagenet100":
+        raise UserError(f"A class list chooses among ImageNet's classes; {name} has none. Leave it empty.")
+    if name == "digits":
+        return _digits()
+    root = data_folder(data_dir)
+    found = find_prepared(name, root, class_list)
+    if found is None:
+        if synthetic_if_missing:
+            from rose_jax.data import synthetic
+
+            logging.warning("%s is not in %s: using synthetic images.", name, root)
+            return synthetic.synthetic_dataset(name)
+        raise _missing(name, root, class_list)
+    return _load_prepared(name, found, root, class_list)
+
+
+def data_folder(data_dir: str | None = None) -> Path:
+    return Path(data_dir or os.environ.get(DATA_DIR_VARIABLE) or DEFAULT_DATA_DIR).expanduser()
+
+
+def find_prepared(name: str, root: Path, class_list: str | None = None, *, ours_only: bool = False) -> Path | None:
+    """The newest complete version of the dataset below `root`: ours if there is one, else TFDS's own."""
+    folders = [_our_folder(name, root, class_list)]
+    if KNOWN[name].stock and not ours_only:
+        folders.append(root / KNOWN[name].stock)
+    for folder in folders:
+        versions = sorted(folder.glob("*.*.*/dataset_info.json"), key=lambda p: _version_key(p.parent.name))
+        if versions:
+            return versions[-1].parent
+    return None
+
+
+def open_records(builder_dir: str, split: str) -> Any:
+    """The random-access TFDS source of a split, opened once in each process; images are encoded files."""
+    return _open_records(builder_dir, split, os.getpid())
+
+
+@functools.lru_cache(maxsize=16)
+def _open_records(builder_dir: str, split: str, process: int) -> Any:
+    del process  # part of the key: a forked worker must not share file positions with its parent
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(builder_dir)
+    return builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
+
+
+def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | None) -> Dataset:
+    import tensorflow_datasets as tfds
+
+    _open_records.cache_clear()  # the files may have been prepared again since
+    spec = KNOWN[name]
+    builder = tfds.builder_from_directory(str(builder_dir))
+    stock = builder.name == spec.stock
+    if builder.info.file_format is None or builder.info.file_format.value != "array_record":
+        raise UserError(
+            f"{builder_dir} is not stored as array_record, so only TensorFlow can read it. Prepare it "
+            f'with file_format="array_record", or run\n  {_command(name, root)}'
+        )
+    if (builder.info.metadata or {}).get("partial"):
+        logging.warning("%s was prepared from a partial copy (--partial): accuracies mean little.", builder_dir)
+    test_split = spec.stock_test_split if stock else "test"
+    splits = {"train": "train", "test": test_split}
+    class_names = tuple(builder.info.features["label"].names)
+    wanted = class_names
+    if stock and name == "imagenet100":
+        from rose_jax.data.builders import imagenet100
+
+        wanted = imagenet100.read_class_list(class_list)
+
+    def make(folder: Path) -> None:
+        for split, stored in splits.items():
+            records = open_records(str(builder_dir), stored)
+            if spec.in_memory:
+                cache.write_decoded(folder, split, records, spec.image_size)
+            else:
+                cache.write_labels(folder, split, records)
+
+    cached = root / "decoded" / "-".join(builder_dir.relative_to(root).parts)
+    arrays = cache.cached_arrays(cached, cache.fingerprint(builder_dir), make)
+
+    def split_of(split: str) -> ArraySplit | RecordSplit:
+        labels = np.asarray(arrays[f"{split}_labels"])
+        if spec.in_memory:
+            return ArraySplit(arrays[f"{split}_images"], labels)
+        rows = None
+        if wanted != class_names:
+            rows, labels = _only_classes(labels, class_names, wanted)
+        return RecordSplit(TfdsRecords(str(builder_dir), splits[split], rows), labels)
+
+    dataset = Dataset(name, spec.num_classes, wanted, spec.image_size, split_of("train"), split_of("test"))
+    _check(dataset, builder_dir, root)
+    return dataset
+
+
+def _only_classes(
+    labels: np.ndarray, class_names: tuple[str, ...], wanted: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose class is wanted, and their labels as positions in `wanted`."""
+    missing = sorted(set(wanted) - set(class_names))
+    if missing:
+        raise UserError(f"The prepared set has no class {', '.join(missing[:5])} of the class list.")
+    new_label = np.full(len(class_names), -1, np.int32)
+    new_label[[class_names.index(wnid) for wnid in wanted]] = np.arange(len(wanted))
+    rows = np.flatnonzero(new_label[labels] >= 0)
+    return rows, new_label[labels[rows]]
+
+
+def _check(dataset: Dataset, where: Path, root: Path) -> None:
+    if len(dataset.class_names) != dataset.num_classes:
+        raise UserError(
+            f"{where} has {len(dataset.class_names)} classes, expected {dataset.num_classes}. "
+            f"Prepare it again:\n  {_command(dataset.name, root)} --overwrite"
+        )
+    for split, labels in (("train", dataset.train.labels), ("test", dataset.test.labels)):
+        counts = np.bincount(labels, minlength=dataset.num_classes)
+        empty = np.flatnonzero(counts == 0)
+        if empty.size:
+            raise UserError(
+                f"{where}: no {split} image of {empty.size} classes (as {dataset.class_names[empty[0]]!r}). "
+                f"Prepare it again:\n  {_command(dataset.name, root)} --overwrite"
+            )
+
+
+def _digits() -> Dataset:
+    """Scikit-learn's scanned digits, 8x8 gray levels 0..16 -> uint8 RGB.
+
+    8x8 is the scans' own resolution: enlarging adds no detail, and costs the square of the factor on a CPU.
+    The split is 80/20 in each class and the same in every run.
+    """
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    gray = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    images = np.repeat(gray[..., None], 3, axis=-1)
+    labels = bunch.target.astype(np.int32)
+    shuffled = np.random.RandomState(0).permutation(len(labels))
+    is_test = np.zeros(len(labels), bool)
+    for label in range(10):
+        rows = shuffled[labels[shuffled] == label]
+        is_test[rows[: round(0.2 * len(rows))]] = True
+    train = ArraySplit(images[~is_test], labels[~is_test])
+    return Dataset("digits", 10, tuple("0123456789"), 8, train, ArraySplit(images[is_test], labels[is_test]))
+
+
+def _our_folder(name: str, root: Path, class_list: str | None) -> Path:
+    """Where our builder's versions of the dataset lie; ImageNet-100 has a folder for each class list."""
+    folder = root / KNOWN[name].prepared
+    if name == "imagenet100":
+        from rose_jax.data.builders import imagenet100
+
+        folder = folder / imagenet100.config_name(imagenet100.read_class_list(class_list))
+    return folder
+
+
+def _missing(name: str, root: Path, class_list: str | None) -> UserError:
+    spec = KNOWN[name]
+    also = f" (nor TFDS's own {root / spec.stock})" if spec.stock else ""
+    return UserError(
+        f"{name} is not prepared: there is no {_our_folder(name, root, class_list)}/*/dataset_info.json{also}. "
+        f"Prepare it from {spec.wanted}:\n  {_command(name, root)}\n"
+        "(where there is no scripts folder: python -m rose_jax.data.prepare). "
+        f"The data folder is {root}; set ${DATA_DIR_VARIABLE} to use another (default {DEFAULT_DATA_DIR})."
+    )
+
+
+def _command(name: str, root: Path) -> str:
+    return f"scripts/prepare_data {name} --from PATH --data_dir {root}"
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
