@@ -1,0 +1,86 @@
+"""Crops and flips of a batch [B, H, W, C], each image its own."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+RATIO = (3 / 4, 4 / 3)  # width over height of a random resized crop
+TRIES = 10
+
+
+class Box(NamedTuple):
+    """A window of each image, in whole pixels. Each int32 [B]."""
+
+    top: Array
+    left: Array
+    height: Array
+    width: Array
+
+
+def random_crop(key: Array, images: Array, pad: int) -> Array:
+    """Zero-pads every side by `pad`, then cuts a window of the old size anywhere."""
+    batch, height, width, channels = images.shape
+    padded = jnp.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    corners = jax.random.randint(key, (batch, 2), 0, 2 * pad + 1)
+
+    def cut(image: Array, corner: Array) -> Array:
+        return jax.lax.dynamic_slice(image, (corner[0], corner[1], 0), (height, width, channels))
+
+    return jax.vmap(cut)(padded, corners)
+
+
+def random_flip(key: Array, images: Array, probability: float = 0.5) -> Array:
+    """Mirrors each image left to right with the given probability."""
+    flipped = jax.random.bernoulli(key, probability, (images.shape[0],))
+    return jnp.where(flipped[:, None, None, None], images[:, :, ::-1], images)
+
+
+def random_box(key: Array, batch: int, height: int, width: int, scale: tuple[float, float]) -> Box:
+    """torchvision's RandomResizedCrop: area U(scale), ratio log-uniform in RATIO, the first of ten that fits.
+
+    If none fits, the largest central box with an admitted ratio: of a square image, all of it.
+    """
+    uniform = jax.random.uniform(key, (batch, TRIES + 1, 2))  # one draw: threefry is slow to compile
+    tries, corner = uniform[:, :-1], uniform[:, -1]
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * tries[..., 0])
+    low, high = map(math.log, RATIO)
+    ratio = jnp.exp(low + (high - low) * tries[..., 1])
+    widths, heights = jnp.round(jnp.sqrt(area * ratio)), jnp.round(jnp.sqrt(area / ratio))
+    fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
+    first = jnp.argmax(fits, axis=1)[:, None]
+
+    central_width = min(width, round(height * RATIO[1]))
+    central_height = min(height, round(width / RATIO[0]))
+    found = jnp.any(fits, axis=1)
+    box_width = jnp.where(found, jnp.take_along_axis(widths, first, axis=1)[:, 0], central_width)
+    box_height = jnp.where(found, jnp.take_along_axis(heights, first, axis=1)[:, 0], central_height)
+
+    slack_y, slack_x = height - box_height, width - box_width
+    top = jnp.where(found, jnp.floor(corner[:, 0] * (slack_y + 1)), slack_y // 2)
+    left = jnp.where(found, jnp.floor(corner[:, 1] * (slack_x + 1)), slack_x // 2)
+    return Box(*(part.astype(jnp.int32) for part in (top, left, box_height, box_width)))
+
+
+def enlarge(images: Array, box: Box) -> Array:
+    """Cuts each image's box and resizes it bilinearly to the whole image's size. uint8 [B, H, W, C].
+
+    As Image.resize: across, rounded to whole levels, then down. Antialiasing never enters, for a box is at most as
+    large as the result. Products of matrices, so that an accelerator need not gather.
+    """
+    _, height, width, _ = images.shape
+    across = _interpolation(box.left, box.width, width)
+    down = _interpolation(box.top, box.height, height)
+    rows = jnp.einsum("bxj,bijc->bixc", across, images.astype(jnp.float32), precision="highest")
+    result = jnp.einsum("byi,bixc->byxc", down, jnp.floor(rows + 0.5), precision="highest")
+    return jnp.floor(result + 0.5).astype(jnp.uint8)
+
+
+def _interpolation(start: Array, length: Array, size: int) -> Array:
+    """Bilinear weights [B, size out, size in] that stretch the pixels start .. start + length - 1 to all."""
+    first, length = start.astype(jnp.float32)[:, None], length.astype(jnp.float32)[:, None]
+    place = (jnp.arange(size)[None, :] + 0.5) * length / size - 0.5
+    place = first + jnp.clip(place, 0, length - 1)
+    return jnp.maximum(0, 1 - jnp.abs(place[:, :, None] - jnp.arange(size)[None, None, :]))

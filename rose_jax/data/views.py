@@ -1,0 +1,120 @@
+"""What FCS makes of a batch, all of it in jit: rotations as classes, mixtures as classes, a second view.
+
+RoSE's warm start trains with the same (its supplement: "follow FCS").
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from rose_jax.data import colour, geometry
+
+ROTATIONS = 4
+VIEW_SCALE = (0.2, 1.0)
+VIEW_JITTER = 0.4  # of brightness, contrast and saturation; of the hue, in turns
+VIEW_GRAYSCALE = 0.2
+
+
+class Mixtures(NamedTuple):
+    """Images between two classes of the task."""
+
+    images: Array  # float32 [times * B, H, W, C]
+    pair: Array  # int32 [times * B], see `pair_index`; 0 where not valid
+    valid: Array  # bool [times * B]
+
+
+def rotations(images: Array, labels: Array) -> tuple[Array, Array]:
+    """Each image at 0, 90, 180 and 270 degrees counter-clockwise, as classes 4y, 4y + 1, 4y + 2, 4y + 3.
+
+    [B, H, H, C], [B] -> [4B, H, H, C], [4B], the four of an image next to each other. Class y upright is 4y.
+    """
+    turned = jnp.stack([jnp.rot90(images, k, axes=(1, 2)) for k in range(ROTATIONS)], axis=1)
+    classes = ROTATIONS * labels[:, None] + jnp.arange(ROTATIONS, dtype=labels.dtype)[None, :]
+    return turned.reshape(-1, *images.shape[1:]), classes.reshape(-1)
+
+
+def second_view(key: Array, images: Array) -> Array:
+    """The contrastive view, from the image as it is stored: uint8 [B, H, W, 3] -> the same, not normalised.
+
+    RandomResizedCrop(scale=(0.2, 1)), RandomGrayscale(0.2), ColorJitter(0.4, 0.4, 0.4, 0.4) always, flip.
+    """
+    batch, height, width, _ = images.shape
+    crop_key, gray_key, jitter_key, flip_key = jax.random.split(key, 4)
+    box = geometry.random_box(crop_key, batch, height, width, VIEW_SCALE)
+    planes = jnp.moveaxis(geometry.enlarge(images, box), -1, 1)
+    gray = jax.random.bernoulli(gray_key, VIEW_GRAYSCALE, (batch, 1, 1, 1))
+    planes = jnp.where(gray, colour.luminance(planes), planes)
+    planes = colour_jitter(planes, *draw_jitter(jitter_key, batch, VIEW_JITTER))
+    return geometry.random_flip(flip_key, jnp.moveaxis(planes, 1, -1))
+
+
+def draw_jitter(key: Array, batch: int, amount: float) -> tuple[Array, Array]:
+    """Order [B, 4] and strength [B, 4] of brightness, contrast, saturation (factors) and hue (turns)."""
+    order_key, factor_key, hue_key = jax.random.split(key, 3)
+    order = jnp.argsort(jax.random.uniform(order_key, (batch, 4)), axis=1)
+    factors = jax.random.uniform(factor_key, (batch, 3), minval=max(0.0, 1 - amount), maxval=1 + amount)
+    hue = jax.random.uniform(hue_key, (batch, 1), minval=-amount, maxval=amount)
+    return order, jnp.concatenate([factors, hue], axis=1)
+
+
+def colour_jitter(images: Array, order: Array, strength: Array) -> Array:
+    """torchvision's ColorJitter on Pillow images: four changes, each image in its own order.
+
+    images: uint8 [B, 3, H, W]; order, strength: [B, 4] as from `draw_jitter`.
+    """
+
+    def change(planes: Array, slot: Array) -> tuple[Array, None]:
+        which = order[:, slot]
+        amount = jnp.take_along_axis(strength, which[:, None], axis=1)[..., None, None]
+        is_contrast, is_saturation, is_hue = ((which == k)[:, None, None, None] for k in (1, 2, 3))
+        degenerate = jnp.where(is_contrast, colour.mean_luminance(planes), jnp.uint8(0))
+        degenerate = jnp.where(is_saturation, colour.luminance(planes), degenerate)
+        blended = colour.blend(degenerate, planes, amount)
+        # The branch keeps XLA's CPU compiler from fusing the long way through HSV with the rest, which is slow.
+        shift = jnp.trunc(255 * amount)
+        hued = jax.lax.cond(jnp.any(is_hue), colour.shift_hue, lambda same, _: same, planes, shift)
+        return jnp.where(is_hue, hued, blended), None
+
+    return jax.lax.scan(change, images, jnp.arange(4))[0]
+
+
+def mix_classes(
+    key: Array, images: Array, labels: Array, offset: Array, mask: Array | None = None, *, times: int = 4
+) -> Mixtures:
+    """IL2A's class mixing: the batch with `times` permutations of itself, one new class per pair of classes.
+
+    lam * a + (1 - lam) * b with lam ~ Beta(20, 20), or 0.5 where that is not within [0.4, 0.6]. A mixture of a
+    class with itself is not valid, nor is one with an image that `mask` excludes.
+    images: float [B, H, W, C]; labels: int [B], from `offset` on; offset: int, the task's first class; mask: [B].
+    """
+    batch = images.shape[0]
+    order_key, lam_key = jax.random.split(key)
+    partner = jnp.argsort(jax.random.uniform(order_key, (times, batch)), axis=1).reshape(-1)  # permutations
+    itself = jnp.tile(jnp.arange(batch), times)
+
+    # The middle one of 39 uniform numbers is Beta(20, 20), and compiles sooner than jax.random.beta.
+    lam = jnp.sort(jax.random.uniform(lam_key, (times * batch, 39)), axis=1)[:, 19]
+    lam = jnp.where((lam < 0.4) | (lam > 0.6), 0.5, lam)[:, None, None, None]
+    mixed = lam * images[itself] + (1 - lam) * images[partner]
+
+    first, second = labels[itself] - offset, labels[partner] - offset
+    valid = first != second
+    if mask is not None:
+        valid &= mask[itself] & mask[partner]
+    return Mixtures(mixed, jnp.where(valid, pair_index(first, second), 0).astype(jnp.int32), valid)
+
+
+def pair_index(first: Array, second: Array) -> Array:
+    """The number of the unordered pair i < j of a task's classes 0, 1, ...: j (j - 1) / 2 + i.
+
+    Pairs of n classes have the numbers 0 .. n (n - 1) / 2 - 1, whatever n.
+    """
+    low, high = jnp.minimum(first, second), jnp.maximum(first, second)
+    return high * (high - 1) // 2 + low
+
+
+def n_pairs(n_classes: int) -> int:
+    """How many mixed classes a task of so many classes has."""
+    return n_classes * (n_classes - 1) // 2
