@@ -1,0 +1,34 @@
+"""`python -m rose_jax.report RUN [RUN...]`: the report of one finished run, or of several side by side."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rose_jax import report
+from rose_jax.errors import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m rose_jax.report", description=__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a workdir that holds results.json")
+    parser.add_argument(
+        "--out", metavar="DIR", help="where to write (default: the run itself; for several, ./comparison)"
+    )
+    flags = parser.parse_args(arguments)
+    runs = list(dict.fromkeys(flags.runs))
+    out = flags.out or (runs[0] if len(runs) == 1 else "comparison")
+    try:
+        written = report.write_several(runs, out)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(written.text)
+    print()
+    for path in (written.html, Path(out) / "report.md", Path(out) / "report.csv", *written.figures):
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The numbers printed in the paper, from paper_tables.json: every cell tagged with its table's label."""
+
+import functools
+import json
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+MAIN_TABLES = {"cold": "tab:b0", "warm": "tab:b50"}
+
+DATASETS = {
+    "cifar100": "CIFAR-100",
+    "tinyimagenet": "TinyImageNet",
+    "imagenet100": "ImageNet-100",
+    "digits": "digits",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One printed number. `value` is None where the paper prints a dash."""
+
+    table: str
+    method: str
+    dataset: str | None
+    start: str | None
+    tasks: int | None
+    value: float | None
+    condition: str | None = None  # what a study varies: "capacity 500", "eliminate", ...
+    std: float | None = None
+    unit: str = "%"
+
+
+def lookup(dataset: str, start: str, tasks: int, method: str) -> Cell | None:
+    """The paper's last accuracy of `method` in this setting, or None if it prints none."""
+    where = (canonical_dataset(dataset), start, tasks, canonical(method))
+    for cell in cells():
+        plain = cell.condition is None and cell.unit == "%" and cell.value is not None
+        if plain and (cell.dataset, cell.start, cell.tasks, cell.method) == where:
+            return cell
+    return None
+
+
+def main_table(dataset: str, start: str, tasks: int) -> list[tuple[str, float | None]]:
+    """The column of Table 1 (cold) or 2 (warm) for this setting, in the paper's order; [] if it has none."""
+    column = (canonical_dataset(dataset), tasks)
+    rows = cells(MAIN_TABLES[start]) if start in MAIN_TABLES else ()
+    return [(cell.method, cell.value) for cell in rows if (cell.dataset, cell.tasks) == column]
+
+
+def several_seeds(dataset: str, start: str, tasks: int) -> Cell | None:
+    """RoSE's mean and deviation over three seeds (tab:statistic)."""
+    where = (canonical_dataset(dataset), start, tasks)
+    return next((c for c in cells("tab:statistic") if (c.dataset, c.start, c.tasks) == where), None)
+
+
+def inference_ms(method: str) -> float | None:
+    """Milliseconds per image that the paper measured (tab:inference_time)."""
+    for cell in cells("tab:inference_time"):
+        if cell.method == canonical(method) and cell.value is not None:
+            return 1000 * cell.value
+    return None
+
+
+def cells(table: str | None = None) -> tuple[Cell, ...]:
+    """All cells in the paper's order, or those of one table, e.g. "tab:queue_capacity"."""
+    return tuple(cell for cell in _load()[0] if table is None or cell.table == table)
+
+
+def title(table: str) -> str:
+    return _load()[1][table]
+
+
+def label(method: str) -> str:
+    """The method as the paper spells it; a name the paper does not have stays as it is."""
+    return _load()[2].get(canonical(method), method)
+
+
+def dataset_label(dataset: str) -> str:
+    return DATASETS.get(canonical_dataset(dataset), dataset)
+
+
+def canonical(method: str) -> str:
+    """ "FeCAM (c cov)", "fecam-c" and "fecam_c" are one method."""
+    key = re.sub(r"[\s_\-()]+", "_", method.strip().lower()).strip("_")
+    return _ALIASES.get(key, key)
+
+
+def canonical_dataset(dataset: str) -> str:
+    key = re.sub(r"[^a-z0-9]", "", dataset.lower())
+    return {"tiny": "tinyimagenet", "tinyimagenet200": "tinyimagenet"}.get(key, key)
+
+
+_ALIASES = {
+    "fecam_c_cov": "fecam_c",
+    "fecam_1_cov": "fecam_1",
+    "fecam1": "fecam_1",
+    "fecam_common": "fecam_1",
+    "tttpp": "ttt++",
+    "ttt_plus_plus": "ttt++",
+    "rose_ours": "rose",
+}
+
+
+@functools.cache
+def _load() -> tuple[tuple[Cell, ...], dict[str, str], dict[str, str]]:
+    raw = json.loads(resources.files(__package__).joinpath("paper_tables.json").read_text(encoding="utf-8"))
+    return tuple(Cell(**cell) for cell in raw["cells"]), raw["tables"], raw["methods"]

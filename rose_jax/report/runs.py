@@ -1,0 +1,171 @@
+"""Reads a finished run's folder into plain values. Anything optional in results.json may be missing, null
+or NaN: a number that is not finite becomes None here, once, so that no table or figure has to ask again."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rose_jax.errors import UserError
+
+SCHEMA = 1
+
+Number = float | None
+Grid = tuple[tuple[Number, ...], ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One method's row of results.json. Accuracies are per cent, averaged over classes."""
+
+    name: str
+    last: Number = None
+    average: Number = None
+    old: Number = None
+    new: Number = None
+    forgetting: Number = None
+    drift_cosine: Number = None
+    ms_per_image: Number = None
+    per_stage: tuple[Number, ...] = ()
+    matrix: Grid = ()  # [stage][task], None above the diagonal
+    confusion: Grid = ()  # [true task][predicted task], counts at the last stage
+    drift_cosines: tuple[float, ...] = ()  # one per old class
+    origin: str = "paper"  # "ours": a row that the paper does not have
+
+
+@dataclass(frozen=True)
+class Run:
+    workdir: Path
+    setting: Mapping[str, Any]
+    scores: Mapping[str, Score]
+    train: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by objective; "": all of them
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dataset(self) -> str:
+        return str(self.setting.get("dataset") or "unknown dataset")
+
+    @property
+    def start(self) -> str:
+        return str(self.setting.get("start") or "")
+
+    @property
+    def tasks(self) -> int:
+        tasks = self.setting.get("tasks")
+        return tasks if isinstance(tasks, int) else len(self.task_sizes)
+
+    @property
+    def task_sizes(self) -> tuple[int, ...]:
+        groups = self.setting.get("task_classes")
+        return tuple(len(g) for g in groups if _is_list(g)) if isinstance(groups, list) else ()
+
+    @property
+    def reduced(self) -> str:
+        """ "thin", "smoke", ... for a run that is not the paper's full setting, else ""."""
+        label = str(self.setting.get("label") or "")
+        return "" if label == "full" else label
+
+    @property
+    def seed(self) -> Any:
+        return self.setting.get("seed", self.config.get("seed"))
+
+    @property
+    def paper_setting(self) -> tuple[str, str, int]:
+        return self.dataset, self.start, self.tasks
+
+
+def load(workdir: str | os.PathLike[str]) -> Run:
+    """The run in `workdir`; a UserError names results.json when it is missing or not what we wrote."""
+    workdir = Path(workdir)
+    path = workdir / "results.json"
+    results = _read_results(path)
+    setting = results.get("setting")
+    return Run(
+        workdir=workdir,
+        setting=setting if isinstance(setting, dict) else {},
+        scores={one_line(name): _score(one_line(name), raw) for name, raw in results["scores"].items()},
+        train=_train(results.get("train")),
+        environment=results["environment"] if isinstance(results.get("environment"), dict) else {},
+        config=_read_config(workdir / "config.json"),
+    )
+
+
+def one_line(text: Any) -> str:
+    """`text` without control characters, so that no name can break a table or talk to the terminal."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+
+
+def finite(value: Any) -> Number:
+    """`value` as a float, or None for null, NaN, infinity and anything that is not a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _read_results(path: Path) -> dict[str, Any]:
+    remake = "Run  python -m rose_jax.main  with this workdir again: it continues where it stopped."
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"No {path}: either the folder is not a workdir or its run has not finished. {remake}"
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({one_line(error)}). Move it away. {remake}") from None
+    if not isinstance(results, dict) or not isinstance(results.get("scores"), dict):
+        raise UserError(f'{path} is not the results of a run: it has no "scores" object. Move it away. {remake}')
+    if results.get("schema", SCHEMA) != SCHEMA:
+        raise UserError(
+            f"{path} has schema {one_line(results['schema'])}, this version reads {SCHEMA}. "
+            "Report it with the version of rose_jax that wrote it."
+        )
+    return results
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a report without the config is better than none
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _score(name: str, raw: Any) -> Score:
+    raw = raw if isinstance(raw, dict) else {}
+    numbers = ("last", "average", "old", "new", "forgetting", "drift_cosine", "ms_per_image")
+    return Score(
+        name=name,
+        per_stage=_row(raw.get("per_stage")),
+        matrix=_grid(raw.get("matrix")),
+        confusion=_grid(raw.get("confusion")),
+        drift_cosines=tuple(v for v in _row(raw.get("drift_cosines")) if v is not None),
+        origin="ours" if raw.get("origin") == "ours" else "paper",
+        **{key: finite(raw.get(key)) for key in numbers},
+    )
+
+
+def _train(raw: Any) -> dict[str, dict[str, Any]]:
+    """Totals under "", then each objective where there are several (or only objectives)."""
+    if not isinstance(raw, dict):
+        return {}
+    totals = {key: value for key, value in raw.items() if not isinstance(value, dict | list)}
+    objectives = raw.get("objectives", {k: v for k, v in raw.items() if isinstance(v, dict)})
+    objectives = objectives if isinstance(objectives, dict) else {}
+    named = {one_line(k): v for k, v in objectives.items() if isinstance(v, dict)}
+    return ({"": totals} if totals else {}) | (named if len(named) > 1 or not totals else {})
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _row(raw: Any) -> tuple[Number, ...]:
+    return tuple(finite(v) for v in raw) if _is_list(raw) else ()
+
+
+def _grid(raw: Any) -> Grid:
+    return tuple(_row(r) for r in raw) if _is_list(raw) else ()

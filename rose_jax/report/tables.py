@@ -1,0 +1,227 @@
+"""The tables of a report as one plain value, `Table`, and its forms: aligned text, Markdown, CSV."""
+
+import csv
+import io
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rose_jax.report import paper
+from rose_jax.report.compare import Group, Spread, differences, spread
+from rose_jax.report.runs import Run, Score, one_line
+
+NOT_THE_PAPERS = "* a row of ours: not in the paper"
+
+# (heading, field of Score, decimals)
+_COLUMNS = (
+    ("last", "last", 2),
+    ("average", "average", 2),
+    ("old", "old", 2),
+    ("new", "new", 2),
+    ("forgetting", "forgetting", 2),
+    ("drift cos", "drift_cosine", 3),
+    ("ms/image", "ms_per_image", 3),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings, rows of ready text (the first column a name, the others numbers) and notes to print below."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def methods(group: Group) -> Table:
+    """Every scored method, with the paper's number for the same cell where there is one."""
+    run = group.runs[0]
+    rows = []
+    for name in group.methods:
+        scores = group.scores(name)
+        cell = paper.lookup(*run.paper_setting, name)
+        numbers = [_number(spread([getattr(s, key) for s in scores]), digits) for _, key, digits in _COLUMNS]
+        printed = (f"{cell.value:.2f}", cell.table) if cell else ("", "")
+        rows.append((_name(scores[0]), *numbers, *printed))
+    header = ("method", *(heading for heading, _, _ in _COLUMNS), "paper", "its table")
+    return Table(*_without_empty(header, rows, keep=("method", "last", "average")), notes=_notes(group))
+
+
+def beside_paper(group: Group) -> Table | None:
+    """The paper's main table for this setting row by row, ours beside it; None if it has no such setting."""
+    run = group.runs[0]
+    printed = paper.main_table(*run.paper_setting)
+    if not printed:
+        return None
+    ours = {paper.canonical(name): name for name in group.methods}
+    rows = []
+    for method, value in printed:
+        mine = spread([s.last for s in group.scores(ours[method])]) if method in ours else None
+        gap = f"{mine.mean - value:+.2f}" if mine and value is not None else ""
+        rows.append((paper.label(method), "-" if value is None else f"{value:.2f}", _number(mine, 2), gap))
+    notes = [f"Last accuracy in per cent. Paper: {paper.MAIN_TABLES[run.start]}."]
+    seeds = paper.several_seeds(*run.paper_setting)
+    if seeds:
+        notes.append(
+            f"Over three seeds the paper reports RoSE {seeds.value:.2f} ± {seeds.std:.2f} ({seeds.table})."
+        )
+    if run.reduced:
+        notes.append(reduced_note(run))
+    return Table(("method", "paper", "ours", "ours - paper"), tuple(rows), tuple(notes))
+
+
+def stages(group: Group) -> Table | None:
+    """Accuracy over all seen classes after each task; None if no method has it."""
+    count = max((len(s.per_stage) for m in group.methods for s in group.scores(m)), default=0)
+    if not count:
+        return None
+    rows = []
+    for name in group.methods:
+        scores = group.scores(name)
+        steps = [[s.per_stage[t] if t < len(s.per_stage) else None for s in scores] for t in range(count)]
+        rows.append((_name(scores[0]), *(_number(spread(step), 1) for step in steps)))
+    return Table(("after task", *(str(t + 1) for t in range(count))), tuple(rows))
+
+
+def cost(group: Group) -> Table | None:
+    """Milliseconds per test image and their ratio to no evolution: ours, and tab:inference_time."""
+    times = {name: spread([s.ms_per_image for s in group.scores(name)]) for name in group.methods}
+    if not any(times.values()):
+        return None
+    base = next((t for name, t in times.items() if t and paper.canonical(name) == "base"), None)
+    paper_base = paper.inference_ms("base")
+    rows = []
+    for name, time in times.items():
+        printed = paper.inference_ms(name)
+        ratio = f"{time.mean / base.mean:.2f}x" if time and base and base.mean else ""
+        paper_ratio = f"{printed / paper_base:.2f}x" if printed and paper_base else ""
+        rows.append((name, _number(time, 3), ratio, f"{printed:.1f}" if printed else "", paper_ratio))
+    header = ("method", "ms/image", "of base", "paper ms", "paper of base")
+    return Table(*_without_empty(header, rows, keep=("method", "ms/image")))
+
+
+def training(run: Run) -> Table | None:
+    rows = []
+    for objective, values in run.train.items():
+        plain = {one_line(k).replace("_", " "): v for k, v in values.items() if not isinstance(v, dict | list)}
+        shown = [
+            f"{v:,.1f}" if isinstance(v, float) else one_line("-" if v is None else v) for v in plain.values()
+        ]
+        rows += [(f"{objective}: {k}" if objective else k, v) for k, v in zip(plain, shown, strict=True)]
+    return Table(("training", ""), tuple(rows)) if rows else None
+
+
+def comparison(groups: Sequence[Group]) -> Table:
+    """Last accuracy of every method in every group of runs."""
+    names = list(dict.fromkeys(name for g in groups for name in g.methods))
+    rows = [
+        (name, *(_number(spread([s.last for s in g.scores(name)]), 2) or "-" for g in groups)) for name in names
+    ]
+    several = any(len(g.runs) > 1 for g in groups)
+    notes = ("Last accuracy in per cent." + (" Mean ± sample deviation over seeds." if several else ""),)
+    return Table(("method", *(_counted(g) for g in groups)), tuple(rows), notes)
+
+
+def config_differences(runs: Sequence[Run]) -> Table | None:
+    rows = [(key, *values) for key, values in differences(runs)]
+    header = ("config", *(one_line(run.workdir.resolve().name) for run in runs))
+    return Table(header, tuple(rows)) if rows and len(runs) > 1 else None
+
+
+def text(table: Table) -> str:
+    """Aligned columns for the terminal."""
+    lines = [table.header, *table.rows]
+    widths = [max(_width(line[c]) for line in lines) for c in range(len(table.header))]
+    aligned = []
+    for line in lines:
+        pads = [" " * (w - _width(cell)) for cell, w in zip(line, widths, strict=True)]
+        first, *rest = zip(line, pads, strict=True)
+        aligned.append("  ".join([first[0] + first[1], *(pad + cell for cell, pad in rest)]).rstrip())
+    rule = "-" * max(len(line) for line in aligned)
+    return "\n".join([aligned[0], rule, *aligned[1:], *table.notes])
+
+
+def markdown(table: Table) -> str:
+    """A GitHub table; names cannot break out of their cell."""
+    lines = [table.header, ["---", *["---:"] * (len(table.header) - 1)], *table.rows]
+    body = [
+        "| " + " | ".join(c if i == 1 else escape_markdown(c) for c in line) + " |" for i, line in enumerate(lines)
+    ]
+    return "\n".join([*body, *(f"\n{escape_markdown(note)}" for note in table.notes)])
+
+
+def to_csv(runs: Sequence[Run]) -> str:
+    """One line per run and method with unrounded numbers, then the paper's rows that were not run."""
+    keys = [key for _, key, _ in _COLUMNS]
+    setting = ["run", "dataset", "start", "tasks", "label", "seed"]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*setting, "method", "origin", *keys, "paper_last", "paper_table"])
+    for run in runs:
+        where = [
+            one_line(run.workdir.resolve().name),
+            run.dataset,
+            run.start,
+            run.tasks,
+            run.reduced or "full",
+            run.seed,
+        ]
+        for score in run.scores.values():
+            cell = paper.lookup(*run.paper_setting, score.name)
+            printed = [cell.value, cell.table] if cell else ["", ""]
+            writer.writerow([*where, score.name, score.origin, *(getattr(score, key) for key in keys), *printed])
+        done = {paper.canonical(name) for name in run.scores}
+        for method, value in paper.main_table(*run.paper_setting):
+            if method not in done:
+                empty = [""] * len(keys)
+                writer.writerow([*where, method, "paper", *empty, value, paper.MAIN_TABLES[run.start]])
+    return buffer.getvalue()
+
+
+def reduced_note(run: Run) -> str:
+    return f"{one_line(run.reduced).capitalize()} run: compare gaps with the paper, not levels."
+
+
+def _notes(group: Group) -> tuple[str, ...]:
+    run = group.runs[0]
+    notes = []
+    if any(score.origin == "ours" for r in group.runs for score in r.scores.values()):
+        notes.append(NOT_THE_PAPERS)
+    if len(group.runs) > 1:
+        seeds = ", ".join(one_line(r.seed) for r in group.runs)
+        notes.append(f"Mean ± sample deviation over {len(group.runs)} runs (seeds {seeds}).")
+    if run.reduced:
+        notes.append(reduced_note(run))
+    return tuple(notes)
+
+
+def _name(score: Score) -> str:
+    return f"{score.name} *" if score.origin == "ours" else score.name
+
+
+def _counted(group: Group) -> str:
+    return f"{group.title} (n={len(group.runs)})" if len(group.runs) > 1 else group.title
+
+
+def _number(value: Spread | None, digits: int) -> str:
+    if value is None:
+        return ""
+    return f"{value.mean:.{digits}f}" + ("" if value.std is None else f" ± {value.std:.{digits}f}")
+
+
+def _without_empty(
+    header: Sequence[str], rows: Sequence[Sequence[str]], keep: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Columns that nobody filled say nothing: digits have no paper number, one stage has no old classes."""
+    kept = [c for c, name in enumerate(header) if name in keep or any(row[c] for row in rows)]
+    return tuple(header[c] for c in kept), tuple(tuple(row[c] or "-" for c in kept) for row in rows)
+
+
+def _width(cell: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in cell)
+
+
+def escape_markdown(cell: str) -> str:
+    for character in "\\|*_`[]":
+        cell = cell.replace(character, "\\" + character)
+    return cell.replace("<", "&lt;").replace(">", "&gt;")
