@@ -1,0 +1,27 @@
+"""RoSE's test-time semantic evolution as a library of its own: it knows features and prototypes, no encoder."""
+
+from rose_jax.evolution.blocked import blocked
+from rose_jax.evolution.core import Counts, Evolver, Metric, predict, ridge_for
+from rose_jax.evolution.direct import direct
+from rose_jax.evolution.features import Evolution, EvolvedFeatures, evolve_features
+from rose_jax.evolution.gd import gd
+from rose_jax.evolution.oracle import OracleInfo, gd_oracle
+from rose_jax.evolution.rose import SOLVERS, rose
+
+__all__ = [
+    "SOLVERS",
+    "Counts",
+    "Evolution",
+    "EvolvedFeatures",
+    "Evolver",
+    "Metric",
+    "OracleInfo",
+    "blocked",
+    "direct",
+    "evolve_features",
+    "gd",
+    "gd_oracle",
+    "predict",
+    "ridge_for",
+    "rose",
+]

@@ -1,0 +1,338 @@
+"""The same solution as `direct` after every image, at the price of one factorisation per block of images.
+
+With V = (G + λI)⁻¹ at the start of a block, u_j the old features that enter (s_j = +1) and leave (s_j = -1),
+t_j their new ones, and A = U V Uᵀ, the map after the first k of these events is
+
+    W_k = W + V U_kᵀ (S_k + A_k)⁻¹ (T_k - U_k W).
+
+One unpivoted LDLᵀ of S + A factors all the leading blocks S_k + A_k at once, so that p W_k for every k is a
+running sum of rank-one terms: scores are matmuls, W itself is never formed, and no error of a block reaches
+the next. New features are kept as residuals to the trained map, t - u W₀, which centres the ridge on W₀ and
+makes a queue of pseudo-features give back exactly W₀.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rose_jax.evolution import queue as ring
+from rose_jax.evolution.core import (
+    Counts,
+    Evolver,
+    Metric,
+    count_rows,
+    finish_scores,
+    ill_posed,
+    matmul,
+    measure,
+    ridge_for,
+    screen,
+    zero_counts,
+)
+from rose_jax.evolution.linalg import finish_solve, half_solve, ldl, solve_unit_lower
+
+_CHUNK = 512  # images between two looks at the state of the sums
+
+
+class BlockedState(NamedTuple):
+    """New-side quantities are in the coordinates in which cosines are taken (see `Metric`; plain without)."""
+
+    old: jax.Array  # [S, d] Q_old
+    residual: jax.Array  # [S, d] Q_new - Q_old W₀, measured
+    new: jax.Array | None  # [S, d] Q_new as it came; kept only if there is a metric that may change
+    head: jax.Array  # int32 []: slot of the oldest pair
+    sums: jax.Array  # [d, 2d] (QᵀQ | Qᵀ residual)
+    age: jax.Array  # int32 []: pairs entered since the sums were last made afresh
+    peak: jax.Array  # []: the largest tr(G) since then
+    prototypes: jax.Array  # [C, d] as given
+    anchor: jax.Array  # [C, d] p W₀ (old classes) or p (new ones), measured
+    moved: jax.Array  # [C, d] after the last update, measured
+    moves: jax.Array  # bool [C]
+    seen: jax.Array  # bool [C]
+    projector: jax.Array  # [d, d] W₀
+    measured_projector: jax.Array | None  # [d, d] W₀ @ metric.transform
+    lam: jax.Array  # [] λ, fixed at stage start
+    metric: Metric | None
+    counts: Counts
+
+
+class Events(NamedTuple):
+    """Rows of a chunk, each with the pair it pushes out; zeros where nothing enters or leaves."""
+
+    z: jax.Array  # [n, d] what is scored, measured
+    old_in: jax.Array  # [n, d]
+    old_out: jax.Array  # [n, d]
+    residual_in: jax.Array  # [n, d]
+    residual_out: jax.Array  # [n, d]
+    enters: jax.Array  # bool [n]
+    bad: jax.Array  # bool [n]
+
+
+def blocked(
+    capacity: int,
+    alpha: float,
+    granularity: int = 1,
+    ridge: float | None = None,
+    block: int = 64,
+    rebuild_every: int | None = None,
+) -> Evolver:
+    """RoSE, exact for every image, with one Cholesky factorisation per `block` images.
+
+    The sums are made afresh from the queue every `rebuild_every` pairs (three turnovers unless told).
+    """
+    rebuild_every = rebuild_every or max(3 * capacity, 8192)
+    # Within one chunk of at most `capacity` images no pair both enters and leaves, so that what leaves can be
+    # read from the queue beforehand. Groups too large for that, or for a block, are one chunk each.
+    by_group = granularity > min(block, capacity)
+    block = granularity if by_group else granularity * (min(block, capacity) // granularity)
+    most_blocks = 1 if by_group else max(1, min(capacity, _CHUNK) // block)
+
+    def init(prototypes, moves, seen, projector, key, metric=None) -> BlockedState:
+        dim, dtype = projector.shape[0], prototypes.dtype
+        queue = ring.fill(key, prototypes, moves, projector, capacity, alpha)
+        residual = jnp.zeros((capacity, dim), dtype)  # pseudo-features follow W₀ exactly
+        rho, _ = ridge_for(capacity, dim, ridge)
+        state = BlockedState(
+            old=queue.old,
+            residual=residual,
+            new=None if metric is None else queue.new,
+            head=queue.head,
+            sums=make_sums(queue.old, residual),
+            age=jnp.zeros((), jnp.int32),
+            peak=jnp.sum(queue.old**2),
+            prototypes=prototypes,
+            anchor=prototypes,
+            moved=prototypes,
+            moves=moves,
+            seen=seen,
+            projector=projector,
+            measured_projector=None,
+            lam=rho * jnp.mean(jnp.sum(queue.old**2, axis=0)),  # ρ·tr(G₀)/d
+            metric=None,
+            counts=zero_counts(),
+        )
+        anchor = jnp.where(moves[:, None], matmul(prototypes, projector), prototypes)
+        if metric is None:
+            return state._replace(anchor=anchor, moved=anchor)
+        return with_metric(state, metric)
+
+    def step(state: BlockedState, z_old, z_new, valid, enters=None):
+        images, classes = z_new.shape[0], state.seen.shape[0]
+        if images == 0:
+            return state, jnp.zeros((0, classes), state.moved.dtype)
+        rows = screen(z_old, z_new, valid, enters, state.moved.dtype)
+        state = state._replace(counts=count_rows(state.counts, rows))
+        width = min(block, granularity * -(-images // granularity))
+        blocks = -(-images // width)
+        chunks = -(-blocks // most_blocks)
+        per_chunk = -(-blocks // chunks)
+        pad = chunks * per_chunk * width - images
+        chunked = jax.tree.map(
+            lambda x: jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(
+                chunks, per_chunk * width, *x.shape[1:]
+            ),
+            rows,
+        )
+
+        def advance(state: BlockedState, rows):
+            state, events = push(state, rows)
+            if by_group:
+                state, scores = advance_group(state, events)
+            else:
+                events = jax.tree.map(lambda x: x.reshape(per_chunk, width, *x.shape[1:]), events)
+                frame = Frame(state.moves, state.seen, state.prototypes, state.anchor, state.lam)
+                carry = (state.sums, state.moved, state.counts)
+                carry, scores = jax.lax.scan(
+                    lambda carry, events: advance_block(frame, carry, events, granularity), carry, events
+                )
+                state = state._replace(sums=carry[0], moved=carry[1], counts=carry[2])
+            return refresh_sums(state, rebuild_every), scores.reshape(-1, classes)
+
+        state, scores = jax.lax.scan(advance, state, chunked)
+        return state, scores.reshape(-1, classes)[:images]
+
+    def prototypes(state: BlockedState) -> jax.Array:
+        if state.metric is None:
+            return state.moved
+        return jnp.where(state.moves[:, None], matmul(state.prototypes, drift_map(state)), state.prototypes)
+
+    def drift_map(state: BlockedState) -> jax.Array:
+        dim = state.projector.shape[0]
+        if state.new is None:
+            cross = state.sums[:, dim:]
+        else:
+            cross = matmul(state.old.T, state.new - matmul(state.old, state.projector))
+        chol = factor(state.sums, state.lam)
+        # V H as (Hᵀ V)ᵀ, because the solves act on rows
+        solution = state.projector + finish_solve(chol, half_solve(chol, cross.T)).T
+        return jnp.where(jnp.isfinite(solution).all(), solution, state.projector)
+
+    return Evolver(init, step, prototypes, drift_map, with_metric)
+
+
+def with_metric(state: BlockedState, metric: Metric) -> BlockedState:
+    """Carry everything on the new side over to the coordinates of another metric."""
+    if state.new is None:
+        raise ValueError("with_metric needs a state that was given a metric by init: its queue keeps z_new")
+    raw = jnp.where(state.moves[:, None], matmul(state.prototypes, state.projector), state.prototypes)
+    residual = matmul(state.new - matmul(state.old, state.projector), metric.transform)
+    state = state._replace(
+        residual=residual,
+        sums=make_sums(state.old, residual),
+        age=jnp.zeros((), jnp.int32),
+        peak=jnp.sum(state.old**2),
+        anchor=measure(raw, metric),
+        measured_projector=matmul(state.projector, metric.transform),
+        metric=metric,
+    )
+    moved = moved_prototypes(state, factor(state.sums, state.lam))
+    return state._replace(moved=jnp.where(jnp.isfinite(moved).all(), moved, state.anchor))
+
+
+class Frame(NamedTuple):
+    """What stays fixed while blocks go by."""
+
+    moves: jax.Array
+    seen: jax.Array
+    prototypes: jax.Array
+    anchor: jax.Array
+    lam: jax.Array
+
+
+def push(state: BlockedState, rows) -> tuple[BlockedState, Events]:
+    """Queue a chunk's entering pairs, and list what enters and leaves with each image."""
+    capacity = state.old.shape[0]
+    z = rows.z_new
+    if state.metric is None or state.measured_projector is None:
+        residual_in = rows.z_new - matmul(rows.z_old, state.projector)
+    else:
+        z = measure(rows.z_new, state.metric)
+        origin = matmul(state.metric.center[None, :], state.metric.transform)  # z + origin = z_new @ transform
+        residual_in = z + origin - matmul(rows.z_old, state.measured_projector)
+    slots, head = ring.slots_for(state.head, rows.enters, capacity)
+    stays = (slots < capacity)[:, None]
+    events = Events(
+        z=z,
+        old_in=jnp.where(stays, rows.z_old, 0),
+        old_out=ring.take(state.old, slots),
+        residual_in=jnp.where(stays, residual_in, 0),
+        residual_out=ring.take(state.residual, slots),
+        enters=rows.enters,
+        bad=rows.bad,
+    )
+    return state._replace(
+        old=ring.put(state.old, slots, rows.z_old),
+        residual=ring.put(state.residual, slots, residual_in),
+        new=None if state.new is None else ring.put(state.new, slots, rows.z_new),
+        head=head,
+        age=state.age + rows.enters.sum(dtype=jnp.int32),
+    ), events
+
+
+def advance_block(frame: Frame, carry, events: Events, granularity: int):
+    """One block: scores [b, C] after every image's (or group's) own update, and the sums after the last."""
+    sums, last_moved, counts = carry
+    images, dim = events.z.shape
+    old = interleave(events.old_in, events.old_out)  # U [2b, d]
+    residual = interleave(events.residual_in, events.residual_out)
+    signs = jnp.where(jnp.arange(2 * images) % 2 == 0, 1, -1).astype(sums.dtype)
+
+    chol = factor(sums, frame.lam)
+    half = half_solve(chol, jnp.concatenate([old, jnp.where(frame.moves[:, None], frame.prototypes, 0)]))
+    leverage = matmul(half, half[: 2 * images].T)  # A = U V Uᵀ over p V Uᵀ: [2b + C, 2b]
+    shift = matmul(finish_solve(chol, half), sums[:, dim:])  # U (W - W₀) over p (W - W₀)
+    moved = frame.anchor + shift[2 * images :]  # M = p W [C, d]
+
+    lower, pivots = ldl(jnp.diag(signs) + leverage[: 2 * images])
+    right = jnp.concatenate([leverage[2 * images :].T, residual - shift[: 2 * images]], axis=1)
+    right = solve_unit_lower(lower, right)
+    weights, directions = right[:, :-dim] / pivots[:, None], right[:, -dim:]  # β [2b, C], F [2b, d]
+
+    # A pair that enters adds information (pivot > 0), one that leaves removes what is there (pivot < 0). From
+    # the first group on where rounding breaks this, prototypes stay as they are until the next block.
+    usable = (pivots * signs > 0) & jnp.isfinite(weights).all(axis=1) & jnp.isfinite(directions).all(axis=1)
+    factored = jnp.isfinite(moved).all()
+    usable = usable.reshape(-1, 2 * granularity).all(axis=1) & factored
+    usable = jnp.cumsum(~usable) == 0  # [groups]
+    kept = jnp.repeat(usable, 2 * granularity)[:, None]
+    weights, directions = jnp.where(kept, weights, 0), jnp.where(kept, directions, 0)
+    moved = jnp.where(factored, moved, last_moved)
+
+    # p W_k = M + Σ_{j ≤ k} β_j F_j; an image sees the events up to the end of its group
+    group = jnp.arange(images) // granularity
+    sees = (jnp.arange(2 * images)[None, :] // (2 * granularity) <= group[:, None]).astype(sums.dtype)
+    dots = matmul(events.z, moved.T) + matmul(sees * matmul(events.z, directions.T), weights)
+    among = matmul(directions, directions.T)
+    cross = matmul(directions, moved.T) + matmul(jnp.tril(among, -1), weights)  # F_k · p W_{k-1}
+    growth = weights * (2 * cross + weights * jnp.diagonal(among)[:, None])
+    squares = jnp.sum(moved**2, axis=1)[None, :] + matmul(sees, growth)  # ‖p W_k‖² [b, C]
+    norms = jnp.linalg.norm(events.z, axis=1)[:, None] * jnp.sqrt(jnp.maximum(squares, 0))
+    scores = finish_scores(dots, norms, frame.seen, events.bad)
+
+    updates = events.enters.reshape(-1, granularity).any(axis=1)
+    pivot_squares = jnp.diagonal(chol) ** 2
+    counts = counts._replace(
+        broken_steps=counts.broken_steps + (updates & ~usable).sum(dtype=jnp.int32),
+        ill_posed_steps=counts.ill_posed_steps
+        + jnp.where(ill_posed(pivot_squares, frame.lam), updates.sum(dtype=jnp.int32), 0),
+    )
+    sums = sums + matmul((signs[:, None] * old).T, jnp.concatenate([old, residual], axis=1))
+    return (sums, moved + matmul(weights.T, directions), counts), scores
+
+
+def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, jax.Array]:
+    """One group as large as a block or larger: sums, one factorisation, scores [g, C] after it."""
+    old = jnp.concatenate([events.old_in, events.old_out])
+    signed = jnp.concatenate([events.old_in, -events.old_out])
+    residual = jnp.concatenate([events.residual_in, events.residual_out])
+    sums = state.sums + matmul(signed.T, jnp.concatenate([old, residual], axis=1))
+    chol = factor(sums, state.lam)
+    moved = moved_prototypes(state._replace(sums=sums), chol)
+    finite = jnp.isfinite(moved).all()
+    moved = jnp.where(finite, moved, state.moved)
+    updated = events.enters.any()
+    counts = state.counts._replace(
+        broken_steps=state.counts.broken_steps + (updated & ~finite),
+        ill_posed_steps=state.counts.ill_posed_steps + (updated & ill_posed(jnp.diagonal(chol) ** 2, state.lam)),
+    )
+    norms = jnp.linalg.norm(events.z, axis=1)[:, None] * jnp.linalg.norm(moved, axis=1)[None, :]
+    scores = finish_scores(matmul(events.z, moved.T), norms, state.seen, events.bad)
+    return state._replace(sums=sums, moved=moved, counts=counts), scores
+
+
+def moved_prototypes(state: BlockedState, chol) -> jax.Array:
+    """p W [C, d] = p W₀ + (p V) Qᵀ(Q' - Q W₀), measured; the solve sees prototypes, never W."""
+    half = half_solve(chol, jnp.where(state.moves[:, None], state.prototypes, 0))
+    return state.anchor + matmul(finish_solve(chol, half), state.sums[:, state.sums.shape[0] :])
+
+
+def factor(sums, lam) -> jax.Array:
+    """The lower Cholesky factor of G + λI; NaN where that is not positive definite."""
+    dim = sums.shape[0]
+    system = sums[:, :dim] + lam * jnp.eye(dim, dtype=sums.dtype)
+    return jax.lax.linalg.cholesky(system, symmetrize_input=False)
+
+
+def make_sums(old, residual) -> jax.Array:
+    return matmul(old.T, jnp.concatenate([old, residual], axis=1))
+
+
+def refresh_sums(state: BlockedState, rebuild_every: int) -> BlockedState:
+    """Adding and subtracting leaves rounding behind; now and then sum the queue afresh.
+
+    What is left behind is in proportion to the largest sums there were, so an outlier that has left the queue
+    (tr(G) fell to a fraction of its peak, or is no longer a number) is a reason to do so at once.
+    """
+    trace = jnp.trace(state.sums[:, : state.old.shape[1]])
+    peak = jnp.maximum(state.peak, trace)
+    due = (state.age >= rebuild_every) | ~(4 * trace >= peak)
+    sums, peak = jax.lax.cond(
+        due, lambda: (make_sums(state.old, state.residual), jnp.sum(state.old**2)), lambda: (state.sums, peak)
+    )
+    return state._replace(sums=sums, age=jnp.where(due, 0, state.age), peak=peak)
+
+
+def interleave(first, second) -> jax.Array:
+    """[2n, d]: first[0], second[0], first[1], ... so that what enters comes before what it pushes out."""
+    return jnp.stack([first, second], axis=1).reshape(-1, first.shape[1])

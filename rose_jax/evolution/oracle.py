@@ -1,0 +1,85 @@
+"""`gd_oracle`: gradient descent on the whole stage's pairs, offline, until it stops gaining."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from rose_jax.evolution.core import matmul
+
+
+class OracleInfo(NamedTuple):
+    loss: float  # mean((z_old W − z_new)²) of the map that is returned
+    closed_form_loss: float  # of the least-squares solution, in float64
+    gap: float  # loss / closed_form_loss − 1
+    steps: int
+    converged: bool  # False: stopped by max_steps
+
+
+def gd_oracle(
+    z_old: Any,
+    z_new: Any,
+    start: Any,
+    *,
+    lr: float = 1e-3,
+    tolerance: float = 1e-4,
+    window: int = 100,
+    max_steps: int = 20_000,
+) -> tuple[jax.Array, OracleInfo]:
+    """Full-batch Adam on mean((z_old W − z_new)²) over all pairs [n, d], from W = start [d, d].
+
+    Converged means: over the last `window` steps the loss fell by less than the fraction `tolerance` of
+    itself. The gradient, and the loss that decides, need only G and H; rows that are not finite are left out.
+    """
+    z_old, z_new = np.asarray(z_old, np.float64), np.asarray(z_new, np.float64)
+    finite = np.isfinite(z_old).all(axis=1) & np.isfinite(z_new).all(axis=1)
+    z_old, z_new = z_old[finite], z_new[finite]
+    residual = z_new - z_old @ np.asarray(start, np.float64)
+    gram, cross = z_old.T @ z_old, z_old.T @ residual
+    total, entries = float(np.sum(residual**2)), max(residual.size, 1)
+
+    change, steps, converged = _descend(
+        jnp.asarray(gram / entries, jnp.float32),
+        jnp.asarray(cross / entries, jnp.float32),
+        jnp.float32(total / entries),
+        lr,
+        tolerance,
+        window,
+        max_steps,
+    )
+
+    def loss(change: np.ndarray) -> float:
+        return float(np.mean((z_old @ change - residual) ** 2)) if residual.size else 0.0
+
+    best = loss(np.linalg.lstsq(gram, cross, rcond=None)[0])
+    reached = loss(np.asarray(change, np.float64))
+    gap = reached / best - 1 if best > 0 else 0.0
+    info = OracleInfo(reached, best, gap, int(steps), bool(converged))
+    return jnp.asarray(start, jnp.float32) + change, info
+
+
+@jax.jit
+def _descend(gram, cross, offset, lr, tolerance, window, max_steps):
+    """Adam on the change Δ = W − start: loss = offset − 2⟨Δ, H⟩ + ⟨Δ, GΔ⟩, already divided by n·d."""
+    adam = optax.adam(lr)
+
+    def advance(carry):
+        change, state, step, mark, _ = carry
+        pulled = matmul(gram, change)
+        loss = offset + jnp.sum(change * (pulled - 2 * cross))
+        due = step % window == 0
+        converged = due & (mark - loss < tolerance * jnp.abs(loss))
+        update, state = adam.update(2 * (pulled - cross), state)
+        # the loss belongs to the map before this step, so a converged map is not stepped on
+        change = jnp.where(converged, change, change + update)
+        return change, state, step + jnp.where(converged, 0, 1), jnp.where(due, loss, mark), converged
+
+    def unfinished(carry):
+        return (carry[2] < max_steps) & ~carry[4]
+
+    zero = jnp.zeros_like(gram)
+    carry = (zero, adam.init(zero), jnp.int32(0), jnp.float32(jnp.inf), jnp.asarray(False))
+    change, _, steps, _, converged = jax.lax.while_loop(unfinished, advance, carry)
+    return change, steps, converged
