@@ -1,0 +1,14 @@
+"""CIFAR-100, cold start, 10 tasks: 10 tasks of 10 classes. The paper's Table 1, RoSE 53.48.
+
+Command:   python -m rose_jax.main --config configs/cifar100_cold10.py
+Hardware:  one accelerator of 16 GB or more; presets for a CPU: :thin (width 16, 24 + 10 epochs), :smoke (seconds)
+Expected:  53.48 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("cifar100_cold10", "cifar100", "cold", 10)
+    return preset(config, arg)

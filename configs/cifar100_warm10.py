@@ -1,0 +1,15 @@
+"""CIFAR-100, warm start, 10 tasks: a first task of 50 classes, then 10 of 5. The paper's Table 2, RoSE 64.46.
+
+Command:   python -m rose_jax.main --config configs/cifar100_warm10.py
+Hardware:  one accelerator of 16 GB or more; presets for a CPU: :thin (width 16, 24 + 10 epochs), :smoke (seconds)
+Expected:  64.46 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("cifar100_warm10", "cifar100", "warm", 10)
+    config.train.later.lr = 0.05
+    return preset(config, arg)

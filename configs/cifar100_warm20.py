@@ -1,0 +1,16 @@
+"""CIFAR-100, warm start, 20 tasks: a first task of 40 classes, then 20 of 3. The paper's Table 2, RoSE 59.54.
+
+Command:   python -m rose_jax.main --config configs/cifar100_warm20.py
+Hardware:  one accelerator of 16 GB or more; presets for a CPU: :thin (width 16, 24 + 10 epochs), :smoke (seconds)
+Expected:  59.54 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("cifar100_warm20", "cifar100", "warm", 20)
+    config.train.later.lr = 0.05
+    config.scenario.first_classes = 40
+    return preset(config, arg)

@@ -1,0 +1,96 @@
+"""What the fourteen settings of the paper share; each setting's file adds its own few lines."""
+
+from rose_jax.config import Config, Recipe, Schedule
+from rose_jax.errors import unknown
+
+PRESETS = ("", "thin", "smoke")
+
+
+def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
+    """The paper's hyper-parameters (implementation details of main text and supplement)."""
+    config = Config(name=name)
+    config.data.dataset = dataset
+    config.scenario.start, config.scenario.tasks = start, tasks
+    imagenet = dataset == "imagenet100"
+    config.loss.kd_weight = 5.0 if imagenet else 10.0
+    config.loss.supcon_weight = 0.03 if tasks == 20 or imagenet else 0.1
+    if start == "cold":
+        config.train.batch_size = 128
+        config.train.first = Schedule(200, 0.1, (60, 120, 180), 5e-4)
+        config.train.later = Schedule(100, 0.05, (45, 90), 2e-4)
+    else:
+        config.train.batch_size = 64
+        config.train.first = Schedule(100, 0.1, (45, 90), 5e-4)
+        if dataset == "cifar100":
+            config.train.later = Schedule(100, 0.01, (45, 90), 2e-4)
+        else:
+            config.train.later = Schedule(50, 0.01, (35, 45), 2e-4)
+    if imagenet:
+        config.model.stem = "conv3_pool"
+        config.data.augment, config.data.pad, config.data.normalisation = "flip", 0, "imagenet"
+    elif dataset == "tiny":
+        # FCS only flips TinyImageNet, and the paper's warm start takes its augmentation.
+        config.data.augment = "crop_flip" if start == "cold" else "flip"
+        config.data.pad, config.data.normalisation = 4, "imagenet"
+    else:
+        config.data.augment = "autoaugment" if start == "cold" else "standard"
+        config.data.pad, config.data.normalisation = 4, "cifar100"
+    config.loss.expand_labels = start == "warm" and not imagenet
+    _compared_methods(config)
+    return config
+
+
+def _compared_methods(config: Config) -> None:
+    """What the authors of LDC, EFC and FCS use in this setting (docs/reproducibility.md)."""
+    dataset = config.data.dataset
+    imagenet = dataset == "imagenet100"
+    if config.scenario.start == "cold":
+        lr = 0.001 if dataset == "tiny" else 0.05
+        config.lwf.official = Recipe(
+            128, Schedule(200, 0.1, (60, 120, 160), 5e-4), Schedule(100, lr, (45, 90), 2e-4)
+        )
+    if dataset == "cifar100":
+        config.efc.augment, config.efc.pad = "padded_resized_crop", 4
+    elif dataset == "tiny":
+        config.efc.augment, config.efc.pad = "crop_flip", 8
+    config.fcs.contrast_weight = 0.03 if config.scenario.tasks == 20 or imagenet else 0.1
+    if imagenet:
+        first = Schedule(160, 0.1, (80, 120, 150), 5e-4)
+        config.efc.recipe = Recipe(64, first, Schedule(100, 1e-5, (), 2e-4))
+        config.efc.first_optimizer, config.efc.head_lr_factor = "sgd", 10.0
+        first = Schedule(161, 0.1, (80, 120, 150), 5e-4)
+        config.fcs.recipe = Recipe(64, first, Schedule(61, 1e-3, (25, 50), 2e-4))
+        config.fcs.first_optimizer = "sgd"
+
+
+def preset(config: Config, arg: str) -> Config:
+    """`:thin` is for two CPU cores and an hour; `:smoke` for seconds, on made-up images if need be."""
+    if arg not in PRESETS:
+        raise unknown("preset", arg, PRESETS[1:])
+    if not arg:
+        return config
+    config.preset = arg
+    config.model.width = 16 if arg == "thin" else 8
+    if config.data.augment == "autoaugment":
+        config.data.augment = "standard"
+    for schedules in (config.train, config.lwf.official, config.efc.recipe, config.fcs.recipe):
+        _shorten(schedules.first, 24 if arg == "thin" else 2)
+        _shorten(schedules.later, 10 if arg == "thin" else 1)
+        if arg == "smoke":
+            schedules.batch_size = 32
+    if arg == "smoke":
+        config.ldc.epochs = 2
+        config.adc.samples = 20
+        config.data.synthetic_if_missing = True
+        config.data.decode_workers = 0
+    return config
+
+
+def _shorten(schedule: Schedule, epochs: int) -> None:
+    """The same shape of decay over fewer epochs."""
+    if not schedule.epochs:
+        return
+    scale = epochs / schedule.epochs
+    moved = sorted({max(1, round(m * scale)) for m in schedule.milestones})
+    schedule.milestones = tuple(m for m in moved if m < epochs)
+    schedule.epochs = epochs

@@ -1,0 +1,25 @@
+"""The demo: scikit-learn's scanned digits, 5 tasks of 2 classes, thin ResNet-18 (width 8), no download.
+
+Command:   python -m rose_jax.main --config configs/digits_cold5.py
+Hardware:  2 CPU cores
+"""
+
+from rose_jax.config import Config, Recipe, Schedule
+
+
+def get_config(arg: str = "") -> Config:
+    config = Config(name="digits_cold5", preset="thin")
+    config.data.dataset, config.data.normalisation = "digits", "digits"
+    config.data.augment, config.data.pad = "shift", 2
+    config.scenario.tasks = 5
+    config.model.width = 8
+    config.train.batch_size = 64
+    config.train.first = Schedule(30, 0.1, (15, 25), 5e-4)
+    config.train.later = Schedule(20, 0.05, (10, 16), 2e-4)
+    adam = Schedule(30, 1e-3, (15, 25), 2e-4), Schedule(20, 1e-3, (10, 16), 2e-4)
+    config.efc.recipe = Recipe(64, adam[0], Schedule(20, 3e-4, (), 2e-4))
+    config.fcs.recipe = Recipe(64, *adam)
+    config.ldc.epochs = 160  # as many steps as 20 epochs of a CIFAR-100 task, for it starts from a random matrix
+    config.evolution.capacity = 300
+    config.test.batches_per_call = 1
+    return config

@@ -1,0 +1,14 @@
+"""ImageNet-100, cold start, 10 tasks: 10 tasks of 10 classes. The paper's Table 1, RoSE 63.18.
+
+Command:   python -m rose_jax.main --config configs/imagenet100_cold10.py
+Hardware:  8 accelerators (a v4-8 or 8 x A100); presets :thin (width 16, 24 + 10 epochs), :smoke
+Expected:  63.18 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("imagenet100_cold10", "imagenet100", "cold", 10)
+    return preset(config, arg)

@@ -1,0 +1,15 @@
+"""ImageNet-100, warm start, 10 tasks: a first task of 50 classes, then 10 of 5. The paper's Table 2, RoSE 69.62.
+
+Command:   python -m rose_jax.main --config configs/imagenet100_warm10.py
+Hardware:  8 accelerators (a v4-8 or 8 x A100); presets :thin (width 16, 24 + 10 epochs), :smoke
+Expected:  69.62 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("imagenet100_warm10", "imagenet100", "warm", 10)
+    config.train.later.lr = 0.03
+    return preset(config, arg)

@@ -1,0 +1,14 @@
+"""TinyImageNet, cold start, 5 tasks: 5 tasks of 40 classes. The paper's Table 1, RoSE 47.07.
+
+Command:   python -m rose_jax.main --config configs/tiny_cold5.py
+Hardware:  one accelerator of 16 GB or more; presets for a CPU: :thin (width 16, 24 + 10 epochs), :smoke (seconds)
+Expected:  47.07 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("tiny_cold5", "tiny", "cold", 5)
+    return preset(config, arg)

@@ -1,0 +1,15 @@
+"""TinyImageNet, warm start, 10 tasks: a first task of 100 classes, then 10 of 10. The paper's Table 2, RoSE 51.11.
+
+Command:   python -m rose_jax.main --config configs/tiny_warm10.py
+Hardware:  one accelerator of 16 GB or more; presets for a CPU: :thin (width 16, 24 + 10 epochs), :smoke (seconds)
+Expected:  51.11 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("tiny_warm10", "tiny", "warm", 10)
+    config.train.later.lr = 0.01
+    return preset(config, arg)

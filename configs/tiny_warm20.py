@@ -1,0 +1,15 @@
+"""TinyImageNet, warm start, 20 tasks: a first task of 100 classes, then 20 of 5. The paper's Table 2, RoSE 50.07.
+
+Command:   python -m rose_jax.main --config configs/tiny_warm20.py
+Hardware:  one accelerator of 16 GB or more; presets for a CPU: :thin (width 16, 24 + 10 epochs), :smoke (seconds)
+Expected:  50.07 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("tiny_warm20", "tiny", "warm", 20)
+    config.train.later.lr = 0.05
+    return preset(config, arg)

@@ -1,0 +1,15 @@
+"""TinyImageNet, warm start, 5 tasks: a first task of 100 classes, then 5 of 20. The paper's Table 2, RoSE 54.64.
+
+Command:   python -m rose_jax.main --config configs/tiny_warm5.py
+Hardware:  one accelerator of 16 GB or more; presets for a CPU: :thin (width 16, 24 + 10 epochs), :smoke (seconds)
+Expected:  54.64 last accuracy with the full setting (the paper's figure; not run here)
+"""
+
+from configs.common import preset, setting
+from rose_jax.config import Config
+
+
+def get_config(arg: str = "") -> Config:
+    config = setting("tiny_warm5", "tiny", "warm", 5)
+    config.train.later.lr = 0.01
+    return preset(config, arg)

@@ -1,0 +1,127 @@
+"""The only file that imports Orbax: checkpoints that are whole, verified, and written beside training.
+
+Orbax commits a folder atomically but restores a flipped bit without a word, so each folder has a manifest of
+checksums, written after the commit. A checkpoint counts only if its manifest is there and agrees.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from rose_jax.errors import UserError
+from rose_jax.files import write_json
+
+
+class Checkpoints:
+    """Named checkpoints in a folder. `save` returns at once; `wait` returns when all is on disk."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._checkpointer = ocp.StandardCheckpointer()
+        self._worker = ThreadPoolExecutor(1)
+        self._pending: tuple[str, Future] | None = None
+
+    def save(self, name: str, tree: Any, *, note: Any = None, keep: int | None = None) -> None:
+        """Saves `tree` and a JSON `note` under `name`.
+
+        Once that is on disk, all but the newest `keep` of the same prefix (before the last "_") are removed.
+        """
+        self.wait()
+        self.remove(name)  # what a killed run may have left half done
+        with self._explained(name):
+            self._checkpointer.save(self.folder / name, tree, force=True)
+        self._pending = (name, self._worker.submit(self._commit, name, note, keep))
+
+    def wait(self) -> None:
+        if self._pending is not None:
+            name, future = self._pending
+            self._pending = None
+            with self._explained(name):
+                future.result()
+
+    def usable(self, name: str) -> bool:
+        """Whether it is there and whole; a damaged one is named in a warning."""
+        problem = self.problem(name)
+        if problem not in ("", "absent"):
+            logging.warning("Checkpoint %s is not used: %s.", self.folder / name, problem)
+        return problem == ""
+
+    def restore(self, name: str, placement: Any, like: Any = None) -> Any:
+        """The checkpoint on the devices of `placement`: as nested dictionaries, or in the structure of `like`."""
+        if like is None:
+            like = self._checkpointer.metadata(self.folder / name).item_metadata.tree
+        target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placement), like)
+        return self._checkpointer.restore(self.folder / name, target)
+
+    def note(self, name: str) -> Any:
+        return json.loads(self._manifest(name).read_text())["note"]
+
+    def names(self, prefix: str) -> list[str]:
+        """Committed checkpoints with this prefix, oldest first (numbers in names are zero-padded)."""
+        found = (path.name.removesuffix(".manifest.json") for path in self.folder.glob("*.manifest.json"))
+        return sorted(name for name in found if name.rsplit("_", 1)[0] == prefix)
+
+    def problem(self, name: str) -> str:
+        """What is wrong with a checkpoint, "" if nothing."""
+        manifest = self._manifest(name)
+        if not manifest.exists():
+            return "it was not completely written" if (self.folder / name).exists() else "absent"
+        try:
+            expected = json.loads(manifest.read_text())["files"]
+        except (ValueError, KeyError):
+            return "its manifest is not readable"
+        actual = _checksums(self.folder / name)
+        differing = sorted(file for file in expected | actual if expected.get(file) != actual.get(file))
+        return f"{differing[0]} does not have the content that was written" if differing else ""
+
+    def remove(self, name: str) -> None:
+        if jax.process_index() == 0:
+            self._manifest(name).unlink(missing_ok=True)  # first: without it the folder does not count
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def close(self) -> None:
+        self.wait()
+        self._worker.shutdown()
+        self._checkpointer.close()
+
+    def _commit(self, name: str, note: Any, keep: int | None) -> None:
+        self._checkpointer.wait_until_finished()
+        if jax.process_index() == 0:
+            write_json(self._manifest(name), {"files": _checksums(self.folder / name), "note": note})
+            if keep is not None:
+                for old in self.names(name.rsplit("_", 1)[0])[:-keep]:
+                    self.remove(old)
+
+    @contextlib.contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Orbax and tensorstore say a full disk in many ways; the user gets one."""
+        try:
+            yield
+        except Exception as error:
+            free = shutil.disk_usage(self.folder).free / 2**20
+            raise UserError(
+                f"The checkpoint {self.folder / name} could not be written ({free:.0f} MiB are free there): {error}\n"
+                "Earlier checkpoints are intact. Make room or mend the disk, then run the same command again."
+            ) from error
+
+    def _manifest(self, name: str) -> Path:
+        return self.folder / f"{name}.manifest.json"
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    sums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                sums[str(path.relative_to(folder))] = hashlib.file_digest(file, "blake2b").hexdigest()
+    return sums

@@ -1,0 +1,125 @@
+"""ADC (Goswami et al., CVPR 2024): current images, pushed until the old encoder takes them for an old class.
+
+The drift of such adversarial images under both encoders is the drift of the class. Gradient steps are calls of
+a jitted function, not a loop inside one: on the CPU a convolution's gradient is ruinous in a loop body.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rose_jax.config import ADC, Config
+from rose_jax.drift import old_classes, replace_means, squared_distances
+from rose_jax.types import ClassMemory, Compensation, PyTree
+
+
+def make(config: Config) -> Compensation:
+    options = config.adc
+
+    def move(memory: ClassMemory, view, key) -> ClassMemory:
+        old = view.snapshots[view.stage - 1].variables
+        new = view.snapshots[view.stage].variables
+        images, features = _augmented_images(view, key, old)
+        classes = old_classes(memory, view.stage)
+        moved, failed = compensate(
+            view.encoder.apply, old, new, images, features, np.asarray(memory.mean)[classes], options
+        )
+        if failed:
+            logging.info(
+                "adc: stage %d: the search failed for %d of %d old classes; when_none_succeeds=%s",
+                view.stage,
+                failed,
+                len(classes),
+                options.when_none_succeeds,
+            )
+        return replace_means(memory, classes, moved)
+
+    return Compensation(move)
+
+
+def compensate(
+    apply: Callable,
+    old: PyTree,
+    new: PyTree,
+    images: np.ndarray,
+    features: np.ndarray,
+    prototypes: np.ndarray,
+    options: ADC,
+) -> tuple[np.ndarray, int]:
+    """Prototypes [k, d] after the drift of each one's adversarial images, and how many searches found none.
+
+    apply: an Encoder's; old, new: variables of f_{t-1} and f_t; images: [n, h, w, 3], normalised; features:
+    [n, d], theirs under the old encoder.
+    """
+    step, encode = _search_step(apply, options.step_norm), _encode(apply)
+    bounds = jnp.float32(images.min()), jnp.float32(images.max())
+    moved = np.array(prototypes, np.float32)
+    failed = 0
+    for k, prototype in enumerate(np.asarray(prototypes, np.float32)):
+        nearest = nearest_images(features, prototype, options.samples)
+        candidates = jnp.asarray(images[nearest])
+        found = candidates
+        for _ in range(options.steps):
+            found = step(old, found, prototype, jnp.float32(options.alpha), *bounds)
+        rivals = moved if options.rivals == "as_moved" else np.asarray(prototypes, np.float32)
+        before = np.asarray(encode(old, found))
+        success = squared_distances(before, rivals).argmin(1) == k
+        if not success.any():
+            failed += 1
+            if options.when_none_succeeds == "stay":
+                continue
+            success = np.ones_like(success)
+            if options.when_none_succeeds == "unperturbed":
+                found, before = candidates, np.asarray(encode(old, candidates))
+        drift = np.asarray(encode(new, found)) - before
+        moved[k] += drift[success].mean(0, dtype=np.float64)
+    return moved, failed
+
+
+def nearest_images(features: np.ndarray, prototype: np.ndarray, samples: int) -> np.ndarray:
+    """Indices of the (at most) `samples` images whose old features are nearest to the prototype, nearest first."""
+    distances = squared_distances(prototype[None, :], features)[0]
+    return np.argsort(distances, kind="stable")[:samples]
+
+
+@functools.cache
+def _search_step(apply: Callable, step_norm: str) -> Callable:
+    """(variables, x, p, alpha, low, high) -> clip(x - alpha g / |g|), g the gradient of mean (f(x) - p)^2.
+
+    step_norm "batch": |g| over all images together, so that alpha is spent on those with the largest gradient;
+    "image": over each one alone. An image without a gradient stays where it is.
+    """
+    axes = (0, 1, 2, 3) if step_norm == "batch" else (1, 2, 3)
+
+    def error(images, variables, prototype):
+        feature = apply(variables, images)[0]["feature"]
+        return jnp.mean(jnp.square(feature - prototype[None, :]))
+
+    @jax.jit
+    def step(variables, images, prototype, alpha, low, high):
+        gradient = jax.grad(error)(images, variables, prototype)
+        largest = jnp.max(jnp.abs(gradient), axes, keepdims=True)  # squares of tiny gradients would underflow
+        scaled = gradient / jnp.where(largest > 0, largest, 1.0)
+        norm = jnp.sqrt(jnp.sum(jnp.square(scaled), axes, keepdims=True))
+        return jnp.clip(images - alpha * scaled / jnp.where(norm > 0, norm, 1.0), low, high)
+
+    return step
+
+
+@functools.cache
+def _encode(apply: Callable) -> Callable:
+    return jax.jit(lambda variables, images: apply(variables, images)[0]["feature"])
+
+
+def _augmented_images(view, key: jax.Array, old: PyTree) -> tuple[np.ndarray, np.ndarray]:
+    """All images of D_t, augmented once, and their features under f_{t-1}. On the host: they may be many."""
+    images, features = [], []
+    for batch, _, mask in view.train_batches(key, 1):
+        rows = np.asarray(mask)
+        images.append(np.asarray(batch)[rows])
+        features.append(np.asarray(view.encode(old, batch))[rows])
+    return np.concatenate(images), np.concatenate(features)

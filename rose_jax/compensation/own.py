@@ -1,0 +1,15 @@
+"""For objectives that move prototypes themselves when a task ends (EFC, FCS): theirs, as the snapshot has them."""
+
+import jax.numpy as jnp
+
+from rose_jax.config import Config
+from rose_jax.types import ClassMemory, Compensation
+
+
+def make(config: Config) -> Compensation:
+    def move(memory: ClassMemory, view, key) -> ClassMemory:
+        moved = view.snapshots[view.stage].memory
+        known = moved.origin >= 0
+        return memory._replace(mean=jnp.where(known[:, None], moved.mean, memory.mean))
+
+    return Compensation(move)

@@ -1,0 +1,19 @@
+"""Eq. 9 with the projector that was trained along with the encoder: p_c <- p_c P for the old classes."""
+
+import jax.numpy as jnp
+
+from rose_jax.config import Config
+from rose_jax.types import ClassMemory, Compensation
+
+
+def make(config: Config) -> Compensation:
+    def move(memory: ClassMemory, view, key) -> ClassMemory:
+        return project_old(memory, view.snapshots[view.stage].projector, view.stage)
+
+    return Compensation(move)
+
+
+def project_old(memory: ClassMemory, projector, stage: int) -> ClassMemory:
+    """Classes that the current task did not bring go through the projector."""
+    old = (memory.origin >= 0) & (memory.origin < stage)
+    return memory._replace(mean=jnp.where(old[:, None], memory.mean @ projector, memory.mean))

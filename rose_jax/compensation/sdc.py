@@ -1,0 +1,37 @@
+"""SDC (Yu et al., CVPR 2020): a prototype moves by the drift of current images, those near it first."""
+
+import numpy as np
+
+from rose_jax.config import Config
+from rose_jax.drift import old_classes, paired_features, replace_means, squared_distances
+from rose_jax.types import ClassMemory, Compensation
+
+
+def make(config: Config) -> Compensation:
+    options = config.sdc
+
+    def move(memory: ClassMemory, view, key) -> ClassMemory:
+        pairs = paired_features(
+            view, key, view.snapshots[view.stage - 1].variables, view.snapshots[view.stage].variables
+        )
+        classes = old_classes(memory, view.stage)
+        prototypes = np.asarray(memory.mean)[classes]
+        drift = weighted_drift(pairs.old, pairs.new, prototypes, options.sigma, options.floor)
+        return replace_means(memory, classes, prototypes + drift)
+
+    return Compensation(move)
+
+
+def weighted_drift(
+    old: np.ndarray, new: np.ndarray, prototypes: np.ndarray, sigma: float, floor: float
+) -> np.ndarray:
+    """sum_i w_ci (z'_i - z_i) / sum_i w_ci with w_ci = exp(-|z_i - p_c|^2 / 2 sigma^2) + floor. [k, d], float64
+
+    old, new: [n, d], the same images under both encoders; prototypes: [k, d]. With the floor, a prototype that
+    no image is near moves by the mean drift; without it, its weights underflow and it stays.
+    """
+    old, new, prototypes = (np.asarray(x, np.float64) for x in (old, new, prototypes))
+    weights = np.exp(-squared_distances(prototypes, old) / (2 * sigma**2)) + floor
+    total = weights.sum(1, keepdims=True)
+    moved = weights @ (new - old)
+    return np.divide(moved, total, out=np.zeros_like(moved), where=total > 0)

@@ -1,0 +1,273 @@
+"""The configuration: nested mutable dataclasses, checked by `validate()` after command-line overrides."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose_jax.errors import UserError, unknown
+
+
+@dataclass
+class Data:
+    dataset: str = "digits"  # digits | cifar100 | tiny | imagenet100
+    dir: str = ""  # where prepared data lies; "" is $ROSE_JAX_DATA, else ~/rose_jax_data
+    class_list: str = ""  # imagenet100: a file of wnids instead of the package's list
+    augment: str = "standard"  # a key of data.augment.TRAIN
+    pad: int = 4
+    normalisation: str = "cifar100"
+    synthetic_if_missing: bool = False  # smoke presets: made-up images of the right shape
+    decode_workers: int = 8  # processes that decode streamed sets
+
+
+@dataclass
+class Scenario:
+    start: str = "cold"  # cold: `tasks` equal tasks | warm: a first task, then `tasks` equal ones
+    tasks: int = 10
+    first_classes: int = 0  # warm: classes of the first task; 0 is half of all
+    task_sizes: tuple[int, ...] = ()  # any other split, one number per stage
+    class_order_seed: int = 1993
+    class_order: tuple[int, ...] = ()  # an explicit order instead
+
+
+@dataclass
+class Model:
+    width: int = 64  # feature dimension d is 8 x width
+    stem: str = "small"  # small | conv3_pool | conv7_pool
+    head: str = "cosine"  # cosine | linear
+    compute_dtype: str = "float32"  # bfloat16 on accelerators; parameters and losses stay float32
+
+
+@dataclass
+class Schedule:
+    """Learning rate of one kind of task: `lr`, times 0.1 at each milestone (an epoch)."""
+
+    epochs: int = 100
+    lr: float = 0.1
+    milestones: tuple[int, ...] = ()
+    weight_decay: float = 5e-4
+
+
+@dataclass
+class Train:
+    batch_size: int = 128  # over all devices together
+    momentum: float = 0.9
+    first: Schedule = field(default_factory=Schedule)
+    later: Schedule = field(default_factory=Schedule)
+    adapt_lr: bool = True  # lr of later tasks times |C_t| / |C_1:t-1|
+    steps_per_call: int = 1  # >1 on accelerators: that many steps in one fori_loop
+    log_every: int = 20  # steps between lines of metrics.jsonl
+    checkpoint_every: int = 0  # steps between checkpoints inside a task; 0 is an epoch
+
+
+@dataclass
+class Loss:
+    kd_weight: float = 10.0  # lambda_1
+    kd_temperature: float = 2.0
+    ce_range: str = "new"  # new | seen: the classes cross-entropy runs over
+    supcon_weight: float = 0.1  # lambda_2
+    supcon_temperature: float = 0.07
+    supcon_denominator: str = "negatives_and_self"  # | negatives (as printed) | all (Khosla et al.)
+    expand_labels: bool = False  # FCS's rotations and mixtures as classes, and its second view for the contrast
+
+
+@dataclass
+class Projector:
+    lr: float = 1e-3  # Adam
+    init: str = "identity"  # identity | random, at the start of each task
+    loss: str = "squared"  # squared | norm (as printed)
+
+
+@dataclass
+class Evolution:
+    capacity: int = 3000  # S
+    alpha: float = 0.2  # noise of the pseudo-features; the paper's main text prints 0.02
+    granularity: int = 1  # images per update
+    solver: str = "blocked"  # direct | blocked
+    ridge: float = -1.0  # rho; negative chooses by capacity and dimension
+    evolve_every: int = 1  # k: only every k-th image passes the old encoder and the queue
+    gd_lr: float = 1e-3
+    gd_init: str = "trained"  # trained | identity | random
+
+
+@dataclass
+class Recipe:
+    """The schedule of a method's own authors, instead of `train`'s; what belongs to the machine stays there."""
+
+    batch_size: int = 64
+    first: Schedule = field(default_factory=Schedule)
+    later: Schedule = field(default_factory=Schedule)
+
+
+@dataclass
+class LwF:
+    schedule: str = "rose"  # rose: `train`, so that rows differ by the method alone | official
+    official: Recipe = field(default_factory=lambda: Recipe(first=Schedule(epochs=0)))  # no epochs: there is none
+    expand_labels: bool = False  # rotations and mixtures as classes, where RoSE's warm start has them
+
+
+@dataclass
+class SDC:
+    sigma: float = 0.3  # of the weights, on features as they are (ADC's and LDC's code)
+    floor: float = 1e-5  # added to every weight; SDC's own code has 0
+
+
+@dataclass
+class ADC:
+    samples: int = 100  # m, images nearest to a prototype
+    steps: int = 3
+    alpha: float = 25.0  # length of a step
+    step_norm: str = "batch"  # batch: the m images share alpha, as in the code | image: each its own, as printed
+    rivals: str = "as_moved"  # as_moved: those before k have moved already, as in the code | unmoved
+    when_none_succeeds: str = "unperturbed"  # unperturbed: of the m images, as in the code | perturbed | stay
+
+
+@dataclass
+class LDC:
+    epochs: int = 20
+    lr: float = 1e-3  # Adam
+    init: str = "random"  # random | identity
+
+
+def _adam_recipe(epochs: int) -> Recipe:
+    return Recipe(64, Schedule(epochs, 1e-3, (45, 90), 2e-4), Schedule(epochs, 1e-3, (45, 90), 2e-4))
+
+
+def _efc_recipe() -> Recipe:
+    return Recipe(64, Schedule(100, 1e-3, (45, 90), 2e-4), Schedule(100, 1e-4, (), 2e-4))
+
+
+@dataclass
+class EFC:
+    efm_weight: float = 10.0  # lambda
+    damping: float = 0.1  # eta
+    prototype_batch: int = 64
+    sigma: float = 0.2  # of the drift's weights
+    recipe: Recipe = field(default_factory=_efc_recipe)
+    first_optimizer: str = "adam"  # adam | sgd
+    head_lr_factor: float = 1.0  # of later tasks, relative to the encoder's
+    augment: str = ""  # a key of data.augment.TRAIN; "" is data.augment
+    pad: int = 4
+
+
+@dataclass
+class FCS:
+    temperature: float = 0.1  # of the logits
+    distill_weight: float = 10.0
+    transfer_weight: float = 1.0
+    prototype_weight: float = 10.0
+    prototype_batch: int = 64
+    contrast_weight: float = 0.1
+    contrast_temperature: float = 0.07
+    recipe: Recipe = field(default_factory=lambda: _adam_recipe(101))
+    first_optimizer: str = "adam"  # adam | sgd
+
+
+@dataclass
+class Test:
+    batch_size: int = 128
+    batches_per_call: int = 8  # batches in one scan; the last call is padded
+
+
+@dataclass
+class Config:
+    name: str = ""
+    preset: str = "full"  # full | thin | smoke
+    note: str = ""  # what a reader of the results must know
+    seed: int = 0
+    methods: tuple[str, ...] = ("base", "projector", "gd", "rose")
+    data: Data = field(default_factory=Data)
+    scenario: Scenario = field(default_factory=Scenario)
+    model: Model = field(default_factory=Model)
+    train: Train = field(default_factory=Train)
+    loss: Loss = field(default_factory=Loss)
+    projector: Projector = field(default_factory=Projector)
+    evolution: Evolution = field(default_factory=Evolution)
+    lwf: LwF = field(default_factory=LwF)
+    sdc: SDC = field(default_factory=SDC)
+    adc: ADC = field(default_factory=ADC)
+    ldc: LDC = field(default_factory=LDC)
+    efc: EFC = field(default_factory=EFC)
+    fcs: FCS = field(default_factory=FCS)
+    test: Test = field(default_factory=Test)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+
+CHOICES = {
+    "scenario.start": ("cold", "warm"),
+    "model.head": ("cosine", "linear"),
+    "model.stem": ("small", "conv3_pool", "conv7_pool"),
+    "model.compute_dtype": ("float32", "bfloat16", "float64"),
+    "loss.ce_range": ("new", "seen"),
+    "loss.supcon_denominator": ("negatives_and_self", "negatives", "all"),
+    "projector.init": ("identity", "random"),
+    "projector.loss": ("squared", "norm"),
+    "evolution.solver": ("direct", "blocked"),
+    "evolution.gd_init": ("trained", "identity", "random"),
+    "lwf.schedule": ("rose", "official"),
+    "adc.step_norm": ("batch", "image"),
+    "adc.rivals": ("as_moved", "unmoved"),
+    "adc.when_none_succeeds": ("unperturbed", "perturbed", "stay"),
+    "ldc.init": ("random", "identity"),
+    "efc.first_optimizer": ("adam", "sgd"),
+    "fcs.first_optimizer": ("adam", "sgd"),
+    "preset": ("full", "thin", "smoke"),
+}
+POSITIVE = (
+    "scenario.tasks",
+    "model.width",
+    "train.batch_size",
+    "train.first.epochs",
+    "train.later.epochs",
+    "train.steps_per_call",
+    "train.log_every",
+    "evolution.capacity",
+    "evolution.granularity",
+    "evolution.evolve_every",
+    "adc.samples",
+    "adc.steps",
+    "efc.prototype_batch",
+    "efc.recipe.batch_size",
+    "fcs.prototype_batch",
+    "fcs.recipe.batch_size",
+    "test.batch_size",
+    "test.batches_per_call",
+)
+
+
+def validate(config: Config) -> Config:
+    """Raises a UserError that names the key, its value and what is allowed."""
+    for key, allowed in CHOICES.items():
+        if get(config, key) not in allowed:
+            raise unknown(f"value of config.{key}", str(get(config, key)), allowed)
+    for key in POSITIVE:
+        if get(config, key) < 1:
+            raise UserError(f"config.{key} is {get(config, key)}; it must be at least 1.")
+    if config.evolution.alpha < 0:
+        raise UserError(f"config.evolution.alpha is {config.evolution.alpha}; it must not be negative.")
+    for kind in ("first", "later"):
+        schedule = getattr(config.train, kind)
+        if list(schedule.milestones) != sorted(set(schedule.milestones)):
+            raise UserError(f"config.train.{kind}.milestones {schedule.milestones} must increase.")
+    return config
+
+
+def get(config: Any, key: str) -> Any:
+    """get(config, "train.first.lr")."""
+    for part in key.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def keys(config: Any, prefix: str = "") -> list[str]:
+    """Every dotted key of a configuration."""
+    found = []
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            found += keys(value, f"{prefix}{item.name}.")
+        else:
+            found.append(prefix + item.name)
+    return found

@@ -1,0 +1,103 @@
+"""Several processes that run one command: start-up, agreement, and a stop that all of them take together."""
+
+import os
+import signal
+import uuid
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from rose_jax.errors import UserError
+
+# If a host dies, the rest must not hang: jax's defaults of 100 and 300 s leave them waiting for minutes.
+HEARTBEAT_SECONDS = 60
+SHUTDOWN_SECONDS = 15
+PREEMPTED_EXIT_CODE = 75  # EX_TEMPFAIL: nothing is wrong, run the same command again
+
+
+class Preempted(Exception):
+    """A SIGTERM was answered: everything is saved."""
+
+
+def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
+    """Joins the other processes; without arguments as jax detects them (TPU pods, SLURM, Kubernetes)."""
+    given = (bool(coordinator), num_processes > 0, process_id >= 0)
+    if any(given) and not all(given):
+        raise UserError(
+            "--coordinator host:port, --num_processes N and --process_id I belong together; give all three, or none "
+            "where jax can find them out itself (TPU pods, SLURM, Kubernetes)."
+        )
+    if all(given) and process_id >= num_processes:
+        raise UserError(f"--process_id {process_id} is not below --num_processes {num_processes}.")
+    try:
+        jax.distributed.initialize(
+            coordinator_address=coordinator or None,
+            num_processes=num_processes if all(given) else None,
+            process_id=process_id if all(given) else None,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"The processes did not find each other: {error}") from None
+    # Collectives time out when processes reach the first one far apart; compiling later makes them.
+    barrier("start")
+
+
+def agree(value: bool) -> bool:
+    """What process 0 says, on all of them: decisions that follow from files must be the same everywhere."""
+    if jax.process_count() == 1:
+        return value
+    return bool(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def barrier(name: str) -> None:
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def check_shared(folder: Path) -> None:
+    """Every process must see what process 0 writes: checkpoints and outcomes are read back by all."""
+    if jax.process_count() == 1:
+        return
+    token = int(multihost_utils.broadcast_one_to_all(np.int32(uuid.uuid4().int % 2**31)))
+    path = folder / f".shared_{token}"
+    if jax.process_index() == 0:
+        path.write_text("")
+    barrier("token written")
+    seen = path.exists()
+    everywhere = int(np.min(multihost_utils.process_allgather(np.int32(seen))))
+    if jax.process_index() == 0:
+        path.unlink(missing_ok=True)
+    if not everywhere:
+        raise UserError(
+            f"The workdir {folder} is not the same folder on every host. Put it on a shared file system and give "
+            "its path as --workdir."
+        )
+
+
+class Preemption:
+    """Listens for SIGTERM. With several processes jax listens, and all of them stop at one step."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._calls = 0
+        self._previous = None
+        if jax.process_count() == 1:
+            self._previous = signal.signal(signal.SIGTERM, self._note)
+
+    def asked(self) -> bool:
+        """To be called by all processes alike, at points where saving makes sense."""
+        self._calls += 1
+        if jax.process_count() == 1:
+            return self._asked
+        return multihost_utils.reached_preemption_sync_point(self._calls)
+
+    def close(self) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+
+    def _note(self, *_) -> None:
+        self._asked = True
+        os.write(2, b"\nSIGTERM: finishing the step, then saving.\n")

@@ -1,0 +1,113 @@
+"""python -m rose_jax.main --config FILE[:ARG] [--workdir DIR] [--methods a,b] [--config.KEY=VALUE ...]"""
+
+import errno
+import logging
+import os
+import sys
+from pathlib import Path
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from rose_jax.config import Config, keys, validate
+from rose_jax.errors import UserError, unknown
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration file, with an argument after a colon.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; default runs/CONFIG_seedN.")
+_METHODS = flags.DEFINE_list("methods", None, "Rows to score, e.g. base,projector,gd,rose; default: the config's.")
+_OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete what another config left in the workdir.")
+_WRITERS = flags.DEFINE_list("writers", [], "Log also to: tensorboard, wandb (extras of the same names).")
+_PROFILE = flags.DEFINE_integer("profile", 0, "Write a trace of so many training steps to WORKDIR/profile.")
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes that run this command.")
+_COORDINATOR = flags.DEFINE_string("coordinator", "", "With --distributed, where jax cannot detect it: host:port.")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise UserError(f"Unexpected arguments: {' '.join(argv[1:])}")
+    if _CONFIG.value is None:
+        raise UserError("Give --config, e.g. --config configs/digits_cold5.py")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
+    for noisy in ("absl", "orbax", "jax"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    config: Config = _CONFIG.value
+    if _METHODS.value is not None:
+        config.methods = tuple(_METHODS.value)
+    validate(config)
+    from rose_jax import experiment, hosts  # after the flags: importing jax is slow, and errors above need none
+    from rose_jax.workdir import default_workdir
+
+    _cache_compilations()
+    if _DISTRIBUTED.value or _COORDINATOR.value:
+        hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+    workdir = Path(_WORKDIR.value) if _WORKDIR.value else default_workdir(config)
+    try:
+        experiment.run(
+            config,
+            workdir,
+            overwrite=_OVERWRITE.value,
+            writers=tuple(_WRITERS.value),
+            profile_steps=_PROFILE.value,
+        )
+    except hosts.Preempted as stop:
+        print(f"Saved and {stop}. The same command continues there.", file=sys.stderr)
+        sys.exit(hosts.PREEMPTED_EXIT_CODE)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise UserError(
+            f"The disk of {workdir} is full. Earlier checkpoints are intact; make room and rerun."
+        ) from None
+
+
+def run() -> None:
+    """Entry point: a UserError is one message and exit code 2, not a traceback."""
+    try:
+        app.run(main, flags_parser=_parse)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _cache_compilations() -> None:
+    """What one start compiled, the next one reads; $JAX_COMPILATION_CACHE_DIR chooses another place."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(Path("~/.cache/rose_jax/jax").expanduser()))
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """absl's parser, with the nearest right key where --config.KEY does not exist."""
+    _make_siblings_importable(argv)
+    try:
+        return flags.FLAGS(argv)
+    except (AttributeError, KeyError, flags.UnrecognizedFlagError) as error:
+        known = keys(Config())
+        for argument in argv:
+            key = argument.lstrip("-").split("=")[0].removeprefix("config.")
+            if argument.lstrip("-").startswith("config.") and key not in known:
+                raise unknown("config key", key, known) from None
+        raise UserError(str(error)) from None
+    except flags.Error as error:
+        raise UserError(str(error)) from None
+
+
+def _make_siblings_importable(argv: list[str]) -> None:
+    """Config files import configs.common; let them, from whatever folder the command is given."""
+    for position, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        if name in ("--config", "-config"):
+            value = value if equals else "".join(argv[position + 1 : position + 2])
+            path = Path(value.split(":")[0])
+            if not path.is_file():
+                raise UserError(
+                    f"There is no config file {path}. Those of the paper are in configs/ of the repository."
+                )
+            sys.path.insert(0, str(path.absolute().parent.parent))
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,56 @@
+"""The paper's rows as literal tuples: (objective, compensation, test time, classifier)."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rose_jax.errors import UserError, unknown
+
+
+class Row(NamedTuple):
+    objective: str  # what the encoder is trained on
+    compensation: str  # how old prototypes move after a task
+    test_time: str  # what happens during the test stream
+    classifier: str  # how a feature becomes a label
+    origin: str = "paper"  # "ours" marks rows that are in none of the paper's tables
+
+
+METHODS: dict[str, Row] = {
+    "base": Row("base", "none", "none", "ncm"),
+    "projector": Row("base", "projector", "none", "ncm"),
+    "gd": Row("base", "projector", "gd", "ncm"),
+    "rose": Row("base", "projector", "rose", "ncm"),
+    "lwf": Row("lwf", "none", "none", "head"),
+    "lwf_ncm": Row("lwf", "none", "none", "ncm", "ours"),
+    "sdc": Row("lwf", "sdc", "none", "ncm"),
+    "adc": Row("lwf", "adc", "none", "ncm"),
+    "ldc": Row("lwf", "ldc", "none", "ncm"),
+    "efc": Row("efc", "own", "none", "head"),
+    "fcs": Row("fcs", "own", "none", "head"),
+}
+
+
+def resolve(names: Iterable[str]) -> dict[str, Row]:
+    """Rows by name, in the order asked for. "lwf+rose" is any objective with any test-time method on top."""
+    rows = {}
+    for name in names:
+        row = METHODS.get(name) or _combination(name)
+        if row is None:
+            raise unknown("method", name, [*METHODS, *_combinations()])
+        rows[name] = row
+    if not rows:
+        raise UserError(f"No method to score: --methods is empty. Known: {', '.join(METHODS)}.")
+    return rows
+
+
+def _combination(name: str) -> Row | None:
+    """OBJECTIVE+TEST_TIME: the trained projector is W0, and prototypes are carried as `rose` carries them."""
+    if name not in _combinations():
+        return None
+    objective, test_time = _combinations()[name]
+    return Row(objective, "projector", test_time, "ncm", "ours")
+
+
+def _combinations() -> dict[str, tuple[str, str]]:
+    objectives = dict.fromkeys(row.objective for row in METHODS.values())
+    test_times = dict.fromkeys(row.test_time for row in METHODS.values() if row.test_time != "none")
+    return {f"{first}+{second}": (first, second) for first in objectives for second in test_times}

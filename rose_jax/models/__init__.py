@@ -1,0 +1,1 @@
+"""Networks. The only room that imports flax modules."""

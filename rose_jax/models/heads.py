@@ -1,0 +1,53 @@
+"""Heads of fixed width: every class has its row from the first task on, masks say which are in use."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rose_jax.errors import unknown
+
+
+def init_head(kind: str, key: jax.Array, num_classes: int, dim: int) -> dict[str, Any]:
+    """Rows ~ U(-1/sqrt d, 1/sqrt d) as torch's Linear. Cosine: one learnable scale, 1 at the start.
+
+    kind: "cosine", "linear" or "bias_free" (linear without a bias).
+    """
+    limit = dim**-0.5
+    weight_key, bias_key = jax.random.split(key)
+    weight = jax.random.uniform(weight_key, (num_classes, dim), minval=-limit, maxval=limit)
+    if kind == "cosine":
+        return {"weight": weight, "scale": jnp.ones(())}
+    if kind == "linear":
+        bias = jax.random.uniform(bias_key, (num_classes,), minval=-limit, maxval=limit)
+        return {"weight": weight, "bias": bias}
+    if kind == "bias_free":
+        return {"weight": weight}
+    raise unknown("head", kind, ("cosine", "linear", "bias_free"))
+
+
+def head_logits(head: dict[str, Any], feature: jax.Array) -> jax.Array:
+    """feature [n, d] -> logits [n, C]. Cosine head: scale * cos(feature, row)."""
+    if "scale" in head:
+        return head["scale"] * (normalize(feature) @ normalize(head["weight"]).T)
+    logits = feature @ head["weight"].T
+    return logits + head["bias"][None, :] if "bias" in head else logits
+
+
+def renew_rows(head: dict[str, Any], fresh: dict[str, Any], keep: jax.Array) -> dict[str, Any]:
+    """Rows where keep [C] is False come from `fresh`; the cosine scale is carried over.
+
+    Needed at the start of a task: L2 weight decay has shrunk the rows of classes not seen so far.
+    """
+    renewed = {"weight": jnp.where(keep[:, None], head["weight"], fresh["weight"])}
+    if "scale" in head:
+        return renewed | {"scale": head["scale"]}
+    if "bias" in head:
+        return renewed | {"bias": jnp.where(keep, head["bias"], fresh["bias"])}
+    return renewed
+
+
+def normalize(x: jax.Array, eps: float = 1e-12) -> jax.Array:
+    """Rows to unit length; a zero row stays zero and has a zero gradient (jnp.linalg.norm's is NaN)."""
+    squared = jnp.sum(jnp.square(x), -1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(squared, eps**2))

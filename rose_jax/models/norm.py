@@ -1,0 +1,44 @@
+"""BatchNorm as torch has it, with a mask: padding rows of a batch must not enter its statistics."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+class BatchNorm(nn.Module):
+    """Per-channel normalisation of [n, h, w, c].
+
+    As in torch: momentum 0.1 there is 0.9 here, the batch is normalised with its biased variance, and the
+    running variance keeps the unbiased one (flax's own BatchNorm keeps the biased one).
+    """
+
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, norm: str) -> jax.Array:
+        """norm: "running" normalises with the running statistics, "batch" with the batch's (and updates)."""
+        channels = x.shape[-1]
+        scale = self.param("scale", nn.initializers.ones, (channels,), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (channels,), jnp.float32)
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
+        running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
+        if norm == "running":
+            mean, var = running_mean.value, running_var.value
+        else:
+            # Statistics stay float32 whatever the compute dtype. Under global-view jit the sums run over the
+            # whole batch, on however many devices it lies.
+            x32 = x.astype(jnp.float32)
+            weight = mask.astype(jnp.float32)[:, None, None, None]
+            count = jnp.maximum(weight.sum(), 1.0) * x.shape[1] * x.shape[2]
+            mean = (x32 * weight).sum((0, 1, 2)) / count
+            var = (jnp.square(x32 - mean[None, None, None, :]) * weight).sum((0, 1, 2)) / count
+            if not self.is_initializing() and self.is_mutable_collection("batch_stats"):
+                keep = self.momentum
+                unbiased = var * (count / jnp.maximum(count - 1.0, 1.0))
+                running_mean.value = keep * running_mean.value + (1 - keep) * mean
+                running_var.value = keep * running_var.value + (1 - keep) * unbiased
+        factor = scale * jax.lax.rsqrt(var + self.epsilon)
+        shift = bias - mean * factor
+        out = x * factor.astype(x.dtype)[None, None, None, :] + shift.astype(x.dtype)[None, None, None, :]
+        return out

@@ -1,0 +1,153 @@
+"""What a person sees of a run: a bar per task on a terminal, a plain line now and then anywhere else."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+SECONDS_BETWEEN_LINES = 30.0
+_SMOOTHING = 0.3  # weight of the newest log line in the pace
+_BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
+
+
+class Progress:
+    """Fed with the lines of metrics.jsonl; it never touches the device and never ends a run.
+
+    Bars need a terminal; without one, a line is written at most every `seconds_between_lines` and at each
+    task's end. Give enabled=False on all processes but one. As a context manager it also moves log messages
+    out of the bar's way.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        enabled: bool = True,
+        bars: bool | None = None,
+        seconds_between_lines: float = SECONDS_BETWEEN_LINES,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._stream = stream or sys.stderr
+        self._enabled, self._between, self._clock = enabled, seconds_between_lines, clock
+        self._bars = enabled and (_is_terminal(self._stream) if bars is None else bars)
+        self._bar: _Bar | None = None
+        self._stack = contextlib.ExitStack()
+        self._spoke = clock()
+        self.task(0, 1, 0)
+
+    def __enter__(self) -> "Progress":
+        if self._bars:
+            self._stack.enter_context(logging_redirect_tqdm())
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+        self._stack.close()
+
+    def task(
+        self, index: int, tasks: int, steps: int, *, first: int = 0, steps_after: int = 0, label: str = ""
+    ) -> None:
+        """Task `index` (from 0) of `tasks` begins at step `first` of `steps`; a resumed one has first > 0.
+
+        `steps_after`: steps of the tasks still to come, for the run's ETA. `label`: the objective, if several.
+        """
+        self.close()
+        self._title = f"{label + ' ' if label else ''}task {index + 1}/{tasks}"
+        self._step, self._steps, self._steps_after = first, steps, steps_after
+        self._pace = _Pace()
+
+    def update(self, line: dict[str, Any]) -> None:
+        """A line of metrics.jsonl; kinds other than "train" have no bar to move."""
+        if not self._enabled or line.get("kind") != "train":
+            return
+        self._pace.add(line["step"] - self._step, line["seconds"])
+        self._step, self._steps = line["step"], line["steps"]
+        fields = [f"epoch {line['epoch'] + 1}", f"{_rate(line)} images/s"]
+        if "loss" in line:
+            fields.append(f"loss {line['loss']:.4g}")
+        fields.append(f"ETA {self._eta()}")
+        if self._bars:
+            self._try(lambda: self._move_bar(fields))
+        elif self._step >= self._steps or self._clock() - self._spoke >= self._between:
+            self._say("  ".join([self._title, fields[0], f"step {self._step}/{self._steps}", *fields[1:]]))
+
+    def stage(self, summary: str) -> None:
+        """A task is trained and scored: its bar stays as it is, and the summary line follows."""
+        self.close()
+        self._say(summary)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._try(self._bar.close)
+            self._bar = None
+
+    def _move_bar(self, fields: list[str]) -> None:
+        if self._bar is None:  # made with its first line: nothing is drawn for tasks that are only read
+            self._bar = _Bar(
+                total=self._steps,
+                desc=self._title,
+                file=self._stream,
+                bar_format=_BAR,
+                dynamic_ncols=True,
+                mininterval=0,
+            )
+        self._bar.set_postfix_str("  ".join(fields), refresh=False)
+        self._bar.total, self._bar.n = self._steps, self._step
+        self._bar.refresh()
+
+    def _eta(self) -> str:
+        here = self._pace.seconds(self._steps - self._step)
+        if not self._steps_after:
+            return here
+        return f"{here}, run {self._pace.seconds(self._steps - self._step + self._steps_after)}"
+
+    def _say(self, text: str) -> None:
+        self._spoke = self._clock()
+        if self._bars:  # tqdm's own write keeps the bars of other tasks whole
+            self._try(lambda: tqdm.write(text, file=self._stream))
+        elif self._enabled:
+            self._try(lambda: print(time.strftime("%H:%M:%S"), text, file=self._stream, flush=True))
+
+    def _try(self, show: Callable[[], Any]) -> None:
+        """A terminal that has gone away (a dropped connection) silences the display, not the run."""
+        try:
+            show()
+        except (OSError, ValueError):
+            self._enabled = self._bars = False
+
+
+class _Bar(tqdm):
+    monitor_interval = 0  # no thread beside the run's own: log lines alone redraw the bar
+
+
+class _Pace:
+    """Seconds per step, smoothed over a task's log lines."""
+
+    def __init__(self) -> None:
+        self._lines, self._value = 0, 0.0
+
+    def add(self, steps: int, seconds: float) -> None:
+        new = seconds / max(steps, 1)
+        # The first line holds the compilation, so the second starts afresh.
+        self._value = new if self._lines < 2 else (1 - _SMOOTHING) * self._value + _SMOOTHING * new
+        self._lines += 1
+
+    def seconds(self, steps: int) -> str:
+        hours, rest = divmod(round(self._value * max(steps, 0)), 3600)
+        return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+
+
+def _rate(line: dict[str, Any]) -> str:
+    rate = line["images"] / max(line["seconds"], 1e-9)
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False

@@ -1,0 +1,41 @@
+"""The only file that builds a mesh. One axis, "data": batches are split over it, everything else is copied."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+
+class Layout:
+    """Where arrays lie. Global-view jit does the rest: sums over a batch are sums over all devices."""
+
+    def __init__(self, devices: Any = None):
+        devices = list(devices) if devices is not None else jax.devices()
+        # Auto, not make_mesh's default Explicit: gathering copied prototypes by split labels must work.
+        self.mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self.num_devices = len(devices)
+
+    def batch_sharding(self, axis: int = 0) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(*([None] * axis), "data"))
+
+    def replicate(self, tree: Any) -> Any:
+        """Copies a host value, the same on every process, to all devices."""
+        return jax.device_put(tree, self.replicated)
+
+    def split(self, tree: Any, axis: int = 0) -> Any:
+        """Splits arrays, the same on every process, along a batch axis that the devices divide."""
+        return jax.device_put(tree, self.batch_sharding(axis))
+
+    def split_local(self, array: np.ndarray) -> jax.Array:
+        """Joins what each process has read of a batch into one global array."""
+        return jax.make_array_from_process_local_data(self.batch_sharding(), array)
+
+    def constrain(self, tree: Any) -> Any:
+        """Inside jit: keep the leading axis split."""
+        return jax.lax.with_sharding_constraint(tree, self.batch_sharding())
+
+    def padded(self, batch_size: int) -> int:
+        """The next size that the devices divide; the rows in excess are masked."""
+        return -(-batch_size // self.num_devices) * self.num_devices

@@ -1,0 +1,1 @@
+"""Training: losses, objectives, the one jitted step and the loop around it."""

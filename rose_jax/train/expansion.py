@@ -1,0 +1,129 @@
+"""Outputs beyond one per class: FCS's rotations and mixtures, with which RoSE's warm start is trained as well.
+
+A head then has four rows per class (class c upright is row 4c), followed by one row per pair of the task's own
+classes. Both blocks have their final size from the start; masks say which rows are in use.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rose_jax.config import Config
+from rose_jax.data import augment, views
+from rose_jax.data.scenario import make_scenario
+from rose_jax.models.heads import renew_rows
+from rose_jax.models.resnet import Encoder
+from rose_jax.train import losses
+from rose_jax.types import Batch, Task
+
+
+class Expansion(NamedTuple):
+    """How classes become outputs, and a batch becomes what is trained on."""
+
+    classes: int  # C
+    per_class: int  # outputs of a class
+    pairs: tuple[int, int]  # outputs for mixtures, in the first task and in later ones
+    batch: Callable  # (key, images uint8, labels, mask, task) -> Batch; extra: the second view or None
+
+    @property
+    def lasting(self) -> int:
+        """Rows of a head that outlive their task."""
+        return self.per_class * self.classes
+
+    def width(self, first_task: bool) -> int:
+        return self.lasting + self.pairs[0 if first_task else 1]
+
+
+def make_expansion(expand: bool, config: Config, num_classes: int, transform: Callable) -> Expansion:
+    """transform: (key, uint8 images) -> augmented and normalised ones."""
+    if not expand:
+        return Expansion(
+            num_classes,
+            1,
+            (0, 0),
+            lambda key, images, labels, mask, task: Batch(transform(key, images), labels, mask),
+        )
+    sizes = make_scenario(config.scenario, num_classes).sizes
+    pairs = views.n_pairs(sizes[0]), views.n_pairs(max(sizes[1:], default=1))
+    normalise = augment.test_transform(normalisation=config.data.normalisation)
+    lasting = views.ROTATIONS * num_classes
+
+    def batch(key, images, labels, mask, task: Task) -> Batch:
+        """[B] -> 4B rotated and 4B mixed images, and the 4B of the second view, rotated alike, in `extra`."""
+        augment_key, mix_key, view_key = jax.random.split(key, 3)
+        augmented = transform(augment_key, images)
+        turned, turned_labels = views.rotations(augmented, labels)
+        mixed = views.mix_classes(mix_key, augmented, labels, task.offset, mask)
+        second, _ = views.rotations(normalise(views.second_view(view_key, images)), labels)
+        return Batch(
+            jnp.concatenate([turned, mixed.images]),
+            jnp.concatenate([turned_labels, lasting + mixed.pair]),
+            jnp.concatenate([jnp.repeat(mask, views.ROTATIONS), mixed.valid]),
+            extra=second,
+        )
+
+    return Expansion(num_classes, views.ROTATIONS, pairs, batch)
+
+
+def outputs_among(expansion: Expansion, width: int, first, count, task: Task) -> jax.Array:
+    """bool [width]: the outputs of classes first .. first + count - 1, and of the task's mixtures."""
+    index = jnp.arange(width)
+    of_classes = (index >= expansion.per_class * first) & (index < expansion.per_class * (first + count))
+    mixtures = task.n_new * (task.n_new - 1) // 2
+    return of_classes | ((index >= expansion.lasting) & (index < expansion.lasting + mixtures))
+
+
+def carry_head(
+    expansion: Expansion, previous: dict[str, Any], fresh: dict[str, Any], task: Task
+) -> dict[str, Any]:
+    """The previous head's rows of old classes; all others, and those of mixtures, from `fresh`."""
+    width = len(fresh["weight"])
+    padded = {
+        name: jnp.concatenate([rows, fresh[name][len(rows) :]]) if rows.ndim else rows
+        for name, rows in previous.items()
+    }
+    return renew_rows(padded, fresh, jnp.arange(width) < expansion.per_class * task.offset)
+
+
+def lasting_head(expansion: Expansion, head: dict[str, Any]) -> dict[str, Any]:
+    """Without the rows of the task's mixtures."""
+    return {name: rows[: expansion.lasting] if rows.ndim else rows for name, rows in head.items()}
+
+
+def contrast(
+    encoder: Encoder,
+    variables: Any,
+    features: jax.Array,
+    batch: Batch,
+    temperature: float,
+    denominator: str,
+    extra_keys: tuple[jax.Array, jax.Array] | None = None,
+) -> jax.Array:
+    """Eq. 5 within the batch, or against its second view if there is one.
+
+    The second view passes the same weights in batch statistics of its own and gets no gradient; mixtures take no
+    part. extra_keys: further keys [m, d] and their labels [m].
+    """
+    if batch.extra is None:
+        return losses.supervised_contrastive(features, batch.labels, batch.mask, temperature, denominator)
+    n = len(batch.extra)
+    labels, mask = batch.labels[:n], batch.mask[:n]
+    keys = encoder.apply(variables, batch.extra, norm="batch", mask=mask)[0]["feature"]
+    key_labels, key_mask = labels, mask
+    if extra_keys is not None:
+        keys = jnp.concatenate([keys, extra_keys[0]])
+        key_labels = jnp.concatenate([labels, extra_keys[1]])
+        key_mask = jnp.concatenate([mask, jnp.ones(len(extra_keys[0]), bool)])
+    return losses.supervised_contrastive(
+        features[:n],
+        labels,
+        mask,
+        temperature,
+        denominator,
+        jax.lax.stop_gradient(keys),
+        key_labels,
+        key_mask,
+        own_view_twice=True,
+    )

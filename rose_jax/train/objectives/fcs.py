@@ -1,0 +1,143 @@
+"""FCS (Li et al., CVPR 2024): feature distillation, a calibration network T, contrastive prototypes.
+
+Rotations and mixtures are classes (train/expansion.py). T takes old features to new ones; it moves the prototypes
+when a task ends, and on the way lends them, with noise, to the head.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rose_jax.config import Config
+from rose_jax.gaussian import class_variances
+from rose_jax.models.heads import head_logits, init_head
+from rose_jax.models.resnet import Encoder
+from rose_jax.train import losses
+from rose_jax.train.expansion import carry_head, contrast, lasting_head, make_expansion, outputs_among
+from rose_jax.train.objectives.base import class_means, init_projector
+from rose_jax.train.optimizers import network
+from rose_jax.train.schedule import follow
+from rose_jax.types import Batch, ClassMemory, Objective, Snapshot, Task
+
+
+def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, transform) -> Objective:
+    options, dim = config.fcs, encoder.feature_dim
+    expansion = make_expansion(True, config, num_classes, transform)
+
+    def begin(key, prev, task: Task):
+        """T starts as the identity in every later task; the first has none."""
+        encoder_key, head_key, projector_key = jax.random.split(key, 3)
+        head = init_linear(head_key, expansion.width(prev is None), dim)
+        projector = init_projector(config.projector.init, projector_key, dim)
+        if prev is None:
+            variables = encoder.init(encoder_key, jnp.zeros(image_shape))
+            trainable = {"encoder": variables["params"], "head": head, "projector": projector}
+            return trainable, variables["batch_stats"]
+        trainable = {
+            "encoder": prev.variables["params"],
+            "head": carry_head(expansion, prev.head, head, task),
+            "projector": projector,
+            "transfer": {"weight": jnp.eye(dim), "bias": jnp.zeros(dim)},
+        }
+        return trainable, prev.variables["batch_stats"]
+
+    def loss(trainable, batch_stats, prev: Snapshot | None, batch: Batch, task: Task, key):
+        variables = {"params": trainable["encoder"], "batch_stats": batch_stats}
+        out, batch_stats = encoder.apply(variables, batch.images, norm="batch", mask=batch.mask)
+        features, seen = out["feature"], task.offset + task.n_new
+        logits = head_logits(trainable["head"], features) / options.temperature
+        among = outputs_among(expansion, logits.shape[1], 0, seen, task)
+        terms = {"ce": losses.cross_entropy_among(logits, batch.labels, batch.mask, among)}
+        total, noisy = terms["ce"], None
+        if prev is not None:
+            z_old = encoder.apply(prev.variables, batch.images, norm="running")[0]["feature"]
+            noisy = noisy_prototypes(
+                key, prev.memory, prev.extra["variance"], task.offset, options.prototype_batch
+            )
+            lent = jax.lax.stop_gradient(transfer(trainable["transfer"], noisy[0]))
+            lent_labels = expansion.per_class * noisy[1]
+            lent_logits = head_logits(trainable["head"], lent) / options.temperature
+            terms |= {
+                "distill": batch_distance(features, z_old, batch.mask),
+                "transfer": mean_distance(features, transfer(trainable["transfer"], z_old), batch.mask),
+                "prototype": losses.cross_entropy(
+                    lent_logits, lent_labels, jnp.ones(len(lent)), 0, expansion.per_class * seen
+                ),
+                "projector": losses.projection(
+                    z_old, features, trainable["projector"], batch.mask, config.projector.loss
+                ),
+            }
+            total += (
+                options.distill_weight * terms["distill"]
+                + options.transfer_weight * terms["transfer"]
+                + options.prototype_weight * terms["prototype"]
+                + terms["projector"]
+            )
+            noisy = noisy[0], lent_labels  # as keys they are upright images of their class, and not transferred
+        terms["contrast"] = contrast(
+            encoder, variables, features, batch, options.contrast_temperature, "negatives_and_self", noisy
+        )
+        return total + options.contrast_weight * terms["contrast"], (batch_stats, terms)
+
+    def finish(trainable, batch_stats, prev: Snapshot | None, view, task: Task):
+        """p_c <- T(p_c) for old classes; means and variances of the new ones under the test transform."""
+        variables = {"params": trainable["encoder"], "batch_stats": batch_stats}
+        memory = class_means(view, variables, num_classes, int(task.index))
+        features, labels = view.encode_train(variables)
+        variance = jnp.asarray(class_variances(features, labels, num_classes), jnp.float32)
+        if prev is not None:
+            old = jnp.arange(num_classes) < task.offset
+            moved = transfer(trainable["transfer"], prev.memory.mean)
+            memory = ClassMemory(
+                jnp.where(old[:, None], moved, memory.mean), jnp.where(old, prev.memory.origin, memory.origin)
+            )
+            variance = jnp.where(old, prev.extra["variance"], variance)
+        head = lasting_head(expansion, trainable["head"])
+        return Snapshot(variables, head, trainable["projector"], memory, extra={"variance": variance})
+
+    def optimizer(lr, task: Task, trainable):
+        kind = "adam" if "transfer" in trainable else options.first_optimizer
+        labels = {name: "projector" if name == "projector" else "network" for name in trainable}
+        return optax.multi_transform(
+            {
+                "network": network(kind, lr, task.weight_decay, config.train.momentum),
+                "projector": optax.adam(config.projector.lr),
+            },
+            labels,
+        )
+
+    train = follow(options.recipe, config.train)
+    return Objective(begin, expansion.batch, loss, finish, optimizer, train)
+
+
+def init_linear(key: jax.Array, rows: int, dim: int) -> dict[str, jax.Array]:
+    """Weights of variance 1/d (torch's kaiming_uniform_ for a linear layer), no bias at first."""
+    head = init_head("linear", key, rows, dim)
+    return {"weight": 3**0.5 * head["weight"], "bias": jnp.zeros(rows)}
+
+
+def transfer(network: dict[str, jax.Array], features: jax.Array) -> jax.Array:
+    """T(z) = z A + b for rows z [n, d]."""
+    return features @ network["weight"] + network["bias"][None, :]
+
+
+def batch_distance(features: jax.Array, other: jax.Array, mask: jax.Array) -> jax.Array:
+    """||F - F'||_F: one norm over the whole batch [n, d], so that it grows with the square root of its size."""
+    return losses.safe_sqrt(jnp.sum(jnp.where(mask[:, None], jnp.square(features - other), 0.0)))
+
+
+def mean_distance(features: jax.Array, other: jax.Array, mask: jax.Array) -> jax.Array:
+    """mean_i |z_i - z'_i|, not squared."""
+    return losses.masked_mean(losses.safe_sqrt(jnp.sum(jnp.square(features - other), -1)), mask)
+
+
+def noisy_prototypes(
+    key: jax.Array, memory: ClassMemory, variance: jax.Array, n_old: jax.Array, size: int
+) -> tuple[jax.Array, jax.Array]:
+    """p_c + r N(0, 1) [size, d] for random old classes c [size]; r^2 is the mean of their variances [C]."""
+    class_key, noise_key = jax.random.split(key)
+    chosen = jax.random.randint(class_key, (size,), 0, n_old)
+    known = memory.origin >= 0
+    radius = jnp.sqrt(jnp.sum(jnp.where(known, variance, 0.0)) / jnp.maximum(known.sum(), 1))
+    noise = jax.random.normal(noise_key, (size, memory.mean.shape[1]))
+    return memory.mean[chosen] + radius * noise, chosen

@@ -1,0 +1,137 @@
+"""A trajectory: the encoders that one objective trains, task after task, each left behind as a snapshot."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from rose_jax import hosts
+from rose_jax.checkpoint import Checkpoints
+from rose_jax.data.pipeline import Pipeline
+from rose_jax.stage import Stage
+from rose_jax.train.loop import Window, make_task, total_steps, train_steps
+from rose_jax.train.step import TrainState, make_begin, make_step
+from rose_jax.types import ClassMemory, Objective, Snapshot
+from rose_jax.workdir import Workdir
+
+KEEP_IN_TASK = 2  # the newest may turn out damaged
+
+
+class Trajectory(Sequence):
+    """Trains what is missing and reads what is there; indexing gives the snapshot of a task."""
+
+    def __init__(self, name: str, objective: Objective, pipeline: Pipeline, work: Workdir):
+        self.name, self.objective, self.work = name, objective, work
+        self.pipeline = pipeline.with_schedule(objective.train)
+        self.checkpoints = Checkpoints(work.path / "checkpoints" / name)
+        self.begin = make_begin(objective, pipeline.config.seed)
+        self.step = make_step(objective, pipeline.layout, pipeline.config.seed)
+        self._loaded: dict[int, Snapshot] = {}
+
+    def __len__(self) -> int:
+        return self.pipeline.scenario.num_tasks
+
+    def __getitem__(self, task):
+        if task not in self._loaded:
+            name = _stage_name(task)
+            if not self.checkpoints.usable(name):
+                raise KeyError(f"no usable snapshot of task {task} in {self.checkpoints.folder}")
+            saved = self.checkpoints.restore(name, self.pipeline.layout.replicated)
+            self._remember(task, _from_dict(saved))
+        return self._loaded[task]
+
+    def has(self, task: int) -> bool:
+        return hosts.agree(task in self._loaded or self.checkpoints.problem(_stage_name(task)) == "")
+
+    def bytes_to_come(self) -> int:
+        """What is still to be written: a snapshot per task, and the checkpoints inside one, one of them on its way."""
+        state = jax.eval_shape(self.begin, None, make_task(self.pipeline, 0))
+        size = lambda tree: sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))  # noqa: E731
+        missing = sum(not self.has(task) for task in range(len(self)))
+        snapshot = size((state.trainable, state.batch_stats))
+        return missing * snapshot + (min(missing, 1) * (KEEP_IN_TASK + 1)) * size(state)
+
+    def train(self, task: int) -> float:
+        """Trains task `task` unless its snapshot is there; returns seconds of training done now."""
+        if self.has(task):
+            return 0.0
+        begun = time.perf_counter()
+        pipeline, prev = self.pipeline, self[task - 1] if task else None
+        state, window = self._resume(self.begin(prev, make_task(pipeline, task)), task)
+        saved = int(state.step)
+        self.work.truncate(self.name, task, saved)
+        every = pipeline.config.train.checkpoint_every or pipeline.steps_per_epoch(task)
+        last = total_steps(pipeline, task)
+        after = sum(total_steps(pipeline, later) for later in range(task + 1, len(self)))
+        self.work.progress.task(task, len(self), last, first=saved, steps_after=after, label=self.name)
+
+        def after_call(state, done: int, window: Window):
+            nonlocal saved
+            self.work.profiler.after_step(done)
+            preempted = self.work.preemption.asked()
+            if (done - saved >= every or preempted) and done < last:
+                note = window.fetch(task)
+                self.checkpoints.save(_step_name(task, done), state, note=note, keep=KEEP_IN_TASK)
+                saved = done
+            if preempted and done < last:
+                self.checkpoints.wait()
+                raise hosts.Preempted(f"stopped at step {done} of task {task}")
+
+        state = train_steps(
+            self.step,
+            state,
+            prev,
+            pipeline,
+            task,
+            log=self.work.logger(self.name),
+            window=window,
+            after_call=after_call,
+        )
+        view = Stage(pipeline, task, self, np.empty(0, int))
+        snapshot = self.objective.finish(state.trainable, state.batch_stats, prev, view, make_task(pipeline, task))
+        self._remember(task, pipeline.layout.replicate(snapshot))
+        self.checkpoints.save(_stage_name(task), _to_dict(self._loaded[task]))
+        self.checkpoints.wait()
+        hosts.barrier(f"stage {task} saved")
+        for name in self.checkpoints.names(_step_prefix(task)):
+            self.checkpoints.remove(name)
+        return time.perf_counter() - begun
+
+    def close(self) -> None:
+        self.checkpoints.close()
+
+    def _resume(self, state: TrainState, task: int) -> tuple[TrainState, Window]:
+        """The newest checkpoint inside the task that is whole, else the task's start."""
+        state = self.pipeline.layout.replicate(state)
+        for name in reversed(self.checkpoints.names(_step_prefix(task))):
+            if hosts.agree(self.checkpoints.usable(name)):
+                restored = self.checkpoints.restore(name, self.pipeline.layout.replicated, like=state)
+                return restored, Window(**self.checkpoints.note(name))
+        return state, Window()
+
+    def _remember(self, task: int, snapshot: Snapshot) -> None:
+        self._loaded[task] = snapshot
+        for old in sorted(self._loaded)[:-3]:  # two encoders and the previous one are all a stage needs
+            del self._loaded[old]
+
+
+def _stage_name(task: int) -> str:
+    return f"stage_{task:03d}"
+
+
+def _step_prefix(task: int) -> str:
+    return f"task_{task:03d}_step"
+
+
+def _step_name(task: int, step: int) -> str:
+    return f"{_step_prefix(task)}_{step:08d}"
+
+
+def _to_dict(snapshot: Snapshot) -> dict[str, Any]:
+    return snapshot._asdict() | {"memory": snapshot.memory._asdict()}
+
+
+def _from_dict(saved: dict[str, Any]) -> Snapshot:
+    return Snapshot(**saved | {"memory": ClassMemory(**saved["memory"])})

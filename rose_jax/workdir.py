@@ -1,0 +1,200 @@
+"""The folder of a run: one config, one process at a time, one log whose lines follow the restored step."""
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from rose_jax import hosts
+from rose_jax.config import Config
+from rose_jax.errors import UserError
+from rose_jax.files import write_text
+from rose_jax.profiler import Profiler
+from rose_jax.progress import Progress
+from rose_jax.writers import make_writers
+
+# Keys that may differ between runs on one workdir: they change what is scored or seen, never a number.
+FREE_KEYS = (
+    "methods",
+    "note",
+    "data.dir",
+    "data.decode_workers",
+    "train.log_every",
+    "train.checkpoint_every",
+)
+
+
+class Workdir:
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        overwrite: bool = False,
+        writers: tuple[str, ...] = (),
+        profile_steps: int = 0,
+    ):
+        self.path, self.config, self.overwrite = Path(path).absolute(), config, overwrite
+        self.profiler = Profiler(self.path / "profile", profile_steps)
+        self._writer_names = writers
+        self._lock: Any = None
+
+    def __enter__(self) -> "Workdir":
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"Cannot make the workdir {self.path}: {error.strerror}. Give another --workdir."
+            ) from None
+        with contextlib.ExitStack() as undo:
+            hosts.check_shared(self.path)
+            if jax.process_index() == 0:
+                self._acquire()
+                undo.callback(self._lock.close)
+                if self.overwrite:
+                    self._clear()
+                self._claim()
+            hosts.barrier("workdir claimed")
+            self.preemption = undo.enter_context(contextlib.closing(hosts.Preemption()))
+            chief = jax.process_index() == 0
+            self.progress = undo.enter_context(Progress(enabled=chief))
+            self.writers: list[Any] = []  # further sinks of the log's lines
+            for writer in make_writers(self._writer_names if chief else (), self.path, self.config):
+                self.writers.append(undo.enter_context(contextlib.closing(writer)))
+            undo.callback(self.profiler.close)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._undo.close()
+
+    def stop_if_preempted(self) -> None:
+        """To be called where all that has been done is on disk."""
+        if self.preemption.asked():
+            raise hosts.Preempted("stopped between two test streams")
+
+    # The log.
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def logger(self, objective: str) -> Callable[[dict[str, Any]], None]:
+        """Appends lines to metrics.jsonl, each whole: one write, flushed."""
+
+        def log(line: dict[str, Any]) -> None:
+            if jax.process_index() == 0:
+                line = {"objective": objective} | line
+                with self.metrics_path.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+                for writer in (self.progress.update, *self.writers):
+                    writer(line)
+
+        return log
+
+    def lines(self, objective: str | None = None) -> list[dict[str, Any]]:
+        found = []
+        if self.metrics_path.exists():
+            for text in self.metrics_path.read_text().splitlines():
+                try:
+                    line = json.loads(text)
+                except ValueError:
+                    continue  # the last line of a run that was killed while writing it
+                if objective in (None, line.get("objective")):
+                    found.append(line)
+        return found
+
+    def truncate(self, objective: str, task: int, step: int) -> None:
+        """Drops what an interrupted run logged after the step that is restored now."""
+        if jax.process_index() != 0 or not self.metrics_path.exists():
+            return
+        kept = [
+            line
+            for line in self.lines()
+            if line.get("objective") != objective or (line["task"], line["step"]) <= (task, step)
+        ]
+        write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def training_summary(self, objective: str) -> dict[str, float]:
+        """Seconds and throughput of all training so far, over however many runs it took."""
+        lines = self.lines(objective)
+        seconds = sum(line["seconds"] for line in lines)
+        images = sum(line["images"] for line in lines)
+        return {"seconds": round(seconds, 1), "images_per_second": round(images / max(seconds, 1e-9), 1)}
+
+    # Whose folder it is.
+
+    def _acquire(self) -> None:
+        """A lock that dies with its process."""
+        try:
+            self._lock = (self.path / ".lock").open("a")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"Another run is using the workdir {self.path}. Wait for it, or give another --workdir."
+            ) from None
+        except OSError as error:
+            raise UserError(
+                f"Cannot write to the workdir {self.path}: {error.strerror}. Give another --workdir."
+            ) from None
+
+    def _claim(self) -> None:
+        path = self.path / "config.json"
+        if path.exists():
+            differing = difference(json.loads(path.read_text()), json.loads(self.config.to_json()))
+            if differing:
+                raise UserError(
+                    f"The workdir {self.path} was made with another config:\n"
+                    + "".join(f"  {key}: there {there!r}, here {here!r}\n" for key, there, here in differing)
+                    + "Give another --workdir, or --overwrite to delete that run and start over."
+                )
+        write_text(path, self.config.to_json())
+
+    def need_space(self, needed: int) -> None:
+        """Refuses to start what could not be finished: `needed` bytes of checkpoints are still to come."""
+        free = shutil.disk_usage(self.path).free
+        if free < needed:
+            raise UserError(
+                f"The run needs about {needed / 2**20:.0f} MiB for its checkpoints, but {self.path} has "
+                f"{free / 2**20:.0f} MiB free. Make room, or give a --workdir on another disk."
+            )
+
+    def _clear(self) -> None:
+        """--overwrite: removes what a run writes, and nothing else."""
+        for name in ("checkpoints", "scores", "figures", "studies", "profile", "tensorboard", "wandb"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in (
+            "config.json",
+            "results.json",
+            "metrics.jsonl",
+            "report.html",
+            "report.md",
+            "report.csv",
+        ):
+            (self.path / name).unlink(missing_ok=True)
+
+
+def difference(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Keys whose values differ between two saved configurations, the free ones left out."""
+    # A key that is newer than the workdir had its default then.
+    flat_there = _flatten(json.loads(Config().to_json())) | _flatten(there)
+    flat_here = _flatten(here)
+    keys = [key for key in {**flat_there, **flat_here} if key not in FREE_KEYS]
+    pairs = ((key, flat_there.get(key), flat_here.get(key)) for key in keys)
+    return [(key, old, new) for key, old, new in pairs if old != new]
+
+
+def default_workdir(config: Config) -> Path:
+    name = config.name if config.preset == "full" else f"{config.name}_{config.preset}"
+    return Path("runs") / f"{name}_seed{config.seed}"
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

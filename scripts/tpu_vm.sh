@@ -1,0 +1,213 @@
+#!/usr/bin/env bash
+# A Cloud TPU VM from creation to deletion. Each command is printed before it runs; see usage below.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/tpu_vm.sh COMMAND --name NAME --zone ZONE [OPTION ...] [-- ARGUMENT ...]
+
+  create   make the TPU VM             [--accelerator_type v4-8] [--runtime_version V] [--spot]
+  setup    copy and install this repository on all workers  [--data DIR] [--nfs HOST:/SHARE]
+  run      start the same command on all workers: python -m rose_jax.main ARGUMENT ... --distributed  [--detach]
+  logs     follow the log of a detached run on worker 0
+  stop     send SIGTERM to a detached run on all workers: it saves and exits; `run` continues it
+  fetch    copy a run's folder from worker 0 into ./runs     --run NAME [--from DIR] [--with_checkpoints]
+  delete   delete the TPU VM and its disk (gcloud asks first)
+
+  --project P            the Google Cloud project; default: gcloud's own
+  --accelerator_type T   v4-8, v5litepod-8, v6e-8, ...; default v4-8
+  --runtime_version V    default: the one Google names for JAX on that type
+  --spot                 cheaper, may be preempted: run again what was interrupted
+  --data DIR             a folder of prepared data; it becomes ~/rose_jax_data on every worker
+  --nfs HOST:/SHARE      mounted at /mnt/rose_jax on every worker: slices of several hosts need a shared workdir
+  --detach               the run outlives the connection; its log is ~/rose_jax/run.log on each worker
+  --run NAME             the run's folder, below runs or below --from
+  --from DIR             on the worker, e.g. /mnt/rose_jax/runs; default ~/rose_jax/runs
+  --with_checkpoints     fetch them too (about 50 MB for each task)
+  --dry_run              print the commands and run none
+
+example:
+  scripts/tpu_vm.sh create --name rose --zone us-central2-b
+  scripts/tpu_vm.sh setup  --name rose --zone us-central2-b --data ~/rose_jax_data
+  scripts/tpu_vm.sh run    --name rose --zone us-central2-b -- --config configs/cifar100_cold10.py
+  scripts/tpu_vm.sh fetch  --name rose --zone us-central2-b --run cifar100_cold10_seed0
+  scripts/tpu_vm.sh delete --name rose --zone us-central2-b
+TEXT
+}
+
+readonly REMOTE=rose_jax # the repository's folder in the worker's home
+readonly COMMANDS="create setup run logs stop fetch delete"
+
+main() {
+  case "${1:-}" in
+    "" | -h | --help | help) usage && exit 0 ;;
+  esac
+  command="$1"
+  [[ " $COMMANDS " == *" $command "* ]] || fail "unknown command '$command'. Commands: ${COMMANDS// /, }."
+  shift
+  parse_options "$@"
+  check_options
+  cd "$(dirname "${BASH_SOURCE[0]}")/.."
+  where=(--zone="$zone")
+  [[ -z $project ]] || where+=(--project="$project")
+  "do_$command"
+}
+
+do_create() {
+  local options=(--accelerator-type="$accelerator_type" --version="$runtime_version")
+  [[ -z $spot ]] || options+=(--spot)
+  tpu create "$name" "${options[@]}"
+}
+
+do_setup() {
+  show mkdir -p build
+  show tar --exclude=__pycache__ -czf build/rose_jax.tar.gz \
+    README.md configs pyproject.toml requirements.lock rose_jax scripts
+  copy_to_workers build/rose_jax.tar.gz
+  # The VM's own Python may be too old; uv brings one along. The lock file decides every version.
+  on_workers all "mkdir -p $REMOTE && tar -xzf rose_jax.tar.gz -C $REMOTE && cd $REMOTE \
+&& python3 -m pip install --quiet --user uv && ([ -x .venv/bin/python ] || python3 -m uv venv --python 3.11 .venv) \
+&& python3 -m uv pip install --python .venv/bin/python --constraint requirements.lock --editable '.[tpu]'"
+  if [[ -n $data ]]; then
+    show tar -czf build/rose_jax_data.tar.gz -C "$data" .
+    copy_to_workers build/rose_jax_data.tar.gz
+    on_workers all "mkdir -p rose_jax_data && tar -xzf rose_jax_data.tar.gz -C rose_jax_data"
+  fi
+  if [[ -n $nfs ]]; then
+    on_workers all "sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/rose_jax \
+&& (mountpoint -q /mnt/rose_jax || sudo mount -t nfs -o hard $(quote "$nfs") /mnt/rose_jax)"
+  fi
+}
+
+do_run() {
+  local start
+  start="$(quote .venv/bin/python -m rose_jax.main "${arguments[@]}" --distributed)"
+  if [[ -n $detach ]]; then
+    # The pid file holds the run itself (exec), so that `stop` signals it and nothing else.
+    start="nohup bash -c $(quote "echo \$\$ > run.pid; exec $start") > run.log 2>&1 < /dev/null &"
+    on_workers all "cd $REMOTE && { $start }"
+  else
+    on_workers all "cd $REMOTE && exec $start"
+  fi
+}
+
+do_logs() {
+  on_workers 0 "tail -n 100 -F $REMOTE/run.log"
+}
+
+do_stop() {
+  on_workers all "kill -TERM \$(cat $REMOTE/run.pid)"
+}
+
+do_fetch() {
+  local pack=(tar -czf rose_jax_results.tar.gz)
+  [[ -n $with_checkpoints ]] || pack+=(--exclude=checkpoints)
+  on_workers 0 "$(quote "${pack[@]}" -C "$from" "$run_name")"
+  show mkdir -p build runs
+  tpu scp "$name:rose_jax_results.tar.gz" build/rose_jax_results.tar.gz --worker=0
+  show tar -xzf build/rose_jax_results.tar.gz -C runs
+}
+
+do_delete() {
+  tpu delete "$name"
+}
+
+# --- what they are made of ---
+
+tpu() { # VERB ARGUMENT ...
+  local verb="$1"
+  shift
+  show gcloud compute tpus tpu-vm "$verb" "$@" "${where[@]}"
+}
+
+on_workers() { # all|N COMMAND-LINE
+  tpu ssh "$name" --worker="$1" --command="$2"
+}
+
+copy_to_workers() { # FILE, into the home folder
+  tpu scp "$1" "$name:" --worker=all
+}
+
+show() {
+  echo "+ $(quote "$@")"
+  [[ -n $dry_run ]] || "$@"
+}
+
+quote() { # words that a shell reads back as they are, and a person too
+  local word line="" escaped="'\\''"
+  for word in "$@"; do
+    [[ $word =~ ^[-A-Za-z0-9_./:=@%+,]+$ ]] || word="'${word//\'/$escaped}'"
+    line+="$word "
+  done
+  printf '%s\n' "${line% }"
+}
+
+fail() {
+  echo "error: $* See scripts/tpu_vm.sh --help." >&2
+  exit 2
+}
+
+parse_options() {
+  name="" zone="" project="" accelerator_type=v4-8 runtime_version="" spot="" data="" nfs="" detach=""
+  run_name="" from="$REMOTE/runs" with_checkpoints="" dry_run=""
+  arguments=()
+  while (($#)); do
+    case "$1" in
+      --) shift && arguments=("$@") && return ;;
+      --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
+    esac
+    case "$1" in
+      --spot) spot=1 ;;
+      --detach) detach=1 ;;
+      --with_checkpoints) with_checkpoints=1 ;;
+      --dry_run) dry_run=1 ;;
+      --name | --zone | --project | --accelerator_type | --runtime_version | --data | --nfs | --run | --from)
+        [[ -n ${2:-} && ${2:-} != --* ]] || fail "$1 needs a value."
+        case "$1" in
+          --run) run_name="$2" ;;
+          *) printf -v "${1#--}" '%s' "$2" ;;
+        esac
+        shift
+        ;;
+      *) fail "unknown option '$1'. Arguments of the run itself come after --." ;;
+    esac
+    shift
+  done
+}
+
+check_options() {
+  [[ -n $name ]] || fail "--name is missing."
+  [[ $name =~ ^[a-z]([-a-z0-9]*[a-z0-9])?$ ]] ||
+    fail "--name '$name' must be lower-case letters, digits and hyphens, beginning with a letter."
+  [[ -n $zone ]] || fail "--zone is missing, e.g. --zone us-central2-b."
+  [[ $zone =~ ^[a-z]+-[a-z]+[0-9]+-[a-z]$ ]] || fail "--zone '$zone' does not look like us-central2-b."
+  [[ ! $accelerator_type =~ ^v5e-([0-9]+)$ ]] ||
+    fail "--accelerator_type '$accelerator_type' is called v5litepod-${BASH_REMATCH[1]} by gcloud."
+  [[ $accelerator_type =~ ^v[0-9]+[a-z]*-[0-9]+$ ]] ||
+    fail "--accelerator_type '$accelerator_type' does not look like v4-8 or v5litepod-8."
+  case "$accelerator_type" in
+    v5litepod-*) : "${runtime_version:=v2-alpha-tpuv5-lite}" ;;
+    v5p-*) : "${runtime_version:=v2-alpha-tpuv5}" ;;
+    v6e-*) : "${runtime_version:=v2-alpha-tpuv6e}" ;;
+    v2-* | v3-* | v4-*) : "${runtime_version:=tpu-ubuntu2204-base}" ;;
+  esac
+  [[ $command != create || -n $runtime_version ]] ||
+    fail "no runtime version is known for $accelerator_type; give --runtime_version."
+  [[ -z $data || -d $data ]] || fail "--data '$data' is not a folder."
+  [[ -z $data ]] || data="$(cd "$data" && pwd)"
+  [[ -z $nfs || $nfs == ?*:/* ]] || fail "--nfs '$nfs' does not look like HOST:/SHARE."
+  case "$command" in
+    run)
+      [[ " ${arguments[*]-}" == *" --config"* ]] ||
+        fail "nothing to run: give the run's arguments after --, e.g. -- --config configs/cifar100_cold10.py."
+      ;;
+    fetch)
+      [[ -n $run_name ]] || fail "--run is missing: which folder below $from?"
+      [[ $run_name != */* ]] || fail "--run '$run_name' is a folder's name, without slashes; see --from."
+      ;;
+  esac
+  [[ $command == run || ${#arguments[@]} -eq 0 ]] || fail "arguments after -- belong to 'run'."
+  [[ -n $dry_run ]] || type gcloud > /dev/null 2>&1 || fail "gcloud is not installed (or use --dry_run)."
+}
+
+main "$@"

@@ -1,0 +1,106 @@
+"""The encoder against published sizes, and its BatchNorm against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rose_jax.errors import UserError
+from rose_jax.models.heads import head_logits, init_head, normalize
+from rose_jax.models.norm import BatchNorm
+from rose_jax.models.resnet import resnet18
+
+
+def shapes(width, stem, size):
+    encoder = resnet18(width, stem)
+    variables = jax.eval_shape(encoder.init, jax.random.key(0), jnp.zeros((size, size, 3)))
+    images = jax.ShapeDtypeStruct((2, size, size, 3), jnp.float32)
+    return variables, jax.eval_shape(lambda v, x: encoder.apply(v, x)[0], variables, images)
+
+
+@pytest.mark.parametrize(
+    ("stem", "size", "parameters", "layer3"),
+    [
+        # torchvision's ResNet-18 without its classifier has 11,176,512 parameters; a 3 x 3 stem saves 7,680
+        ("conv7_pool", 224, 11_176_512, 14),
+        ("conv3_pool", 224, 11_168_832, 28),
+        ("small", 32, 11_168_832, 8),
+        ("small", 64, 11_168_832, 16),
+    ],
+)
+def test_sizes(stem, size, parameters, layer3):
+    variables, out = shapes(64, stem, size)
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == parameters
+    assert out["feature"].shape == (2, 512)
+    assert out["layer3"].shape == (2, layer3, layer3, 256)
+
+
+def test_unknown_stem_names_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'small'"):
+        resnet18(8, "smal")
+
+
+def test_initial_values_are_kaiming_fan_out():
+    variables = resnet18(16).init(jax.random.key(0), jnp.zeros((8, 8, 3)))
+    kernel = variables["params"]["layer4_1"]["conv2"]["kernel"]  # 3 x 3 x 128 x 128
+    assert np.std(kernel) == pytest.approx((2 / (9 * 128)) ** 0.5, rel=0.02)
+    assert abs(np.mean(kernel)) < 1e-3
+    flat = [np.ravel(leaf)[:9] for leaf in jax.tree.leaves(variables["params"]) if leaf.ndim == 4]
+    assert len({tuple(f) for f in flat}) == len(flat), "every kernel has draws of its own"
+
+
+@pytest.mark.parametrize("rows", [6, 4])
+def test_batch_norm_is_torch_s_and_blind_to_padding(rows):
+    rng = np.random.default_rng(0)
+    x = rng.normal(2.0, 3.0, (6, 4, 4, 3))
+    mask = np.arange(6) < rows
+    module = BatchNorm()
+    variables = module.init(jax.random.key(0), jnp.zeros((1, 4, 4, 3)), jnp.ones(1), "batch")
+    out, mutated = module.apply(
+        variables, jnp.asarray(x, jnp.float32), jnp.asarray(mask), "batch", mutable=["batch_stats"]
+    )
+    real = x[:rows].reshape(-1, 3)
+    mean, var = real.mean(0), real.var(0)
+    np.testing.assert_allclose(out[:rows], ((x - mean) / np.sqrt(var + 1e-5))[:rows], rtol=1e-4, atol=1e-5)
+    stats = mutated["batch_stats"]
+    np.testing.assert_allclose(stats["mean"], 0.1 * mean, rtol=1e-4)
+    unbiased = real.var(0, ddof=1)  # torch keeps the unbiased variance
+    np.testing.assert_allclose(stats["var"], 0.9 + 0.1 * unbiased, rtol=1e-4)
+    evaluated = module.apply(
+        mutated | {"params": variables["params"]}, jnp.asarray(x, jnp.float32), mask, "running"
+    )
+    expected = (x - 0.1 * mean) / np.sqrt(0.9 + 0.1 * unbiased + 1e-5)
+    np.testing.assert_allclose(evaluated, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_padding_changes_neither_features_nor_statistics():
+    encoder = resnet18(2)
+    variables = encoder.init(jax.random.key(0), jnp.zeros((8, 8, 3)))
+    images = np.random.default_rng(0).normal(size=(6, 8, 8, 3)).astype(np.float32)
+    alone, alone_stats = encoder.apply(variables, images[:4], norm="batch", mask=jnp.ones(4))
+    padded, padded_stats = encoder.apply(variables, images, norm="batch", mask=jnp.arange(6) < 4)
+    np.testing.assert_allclose(padded["feature"][:4], alone["feature"], rtol=1e-4, atol=1e-5)
+    for a, b in zip(jax.tree.leaves(alone_stats), jax.tree.leaves(padded_stats), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_heads(kind):
+    rng = np.random.default_rng(0)
+    head = init_head(kind, jax.random.key(0), 5, 8)
+    feature = rng.normal(size=(3, 8))
+    weight = np.asarray(head["weight"], float)
+    if kind == "cosine":
+        head["scale"] = jnp.float32(3)
+        unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
+        expected = 3 * unit(feature) @ unit(weight).T
+    else:
+        expected = feature @ weight.T + np.asarray(head["bias"])
+    np.testing.assert_allclose(
+        head_logits(head, jnp.asarray(feature, jnp.float32)), expected, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_normalize_of_a_zero_row_is_zero_with_a_finite_gradient():
+    gradient = jax.grad(lambda x: normalize(x).sum())(jnp.zeros((1, 4)))
+    assert np.isfinite(gradient).all()

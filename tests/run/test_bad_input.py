@@ -1,0 +1,143 @@
+"""What a user can get wrong, and the message each mistake gets. (Data files: tests/data.)"""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from configs.digits_cold5 import get_config
+from rose_jax import experiment
+from rose_jax.config import Config, validate
+from rose_jax.errors import UserError
+from rose_jax.methods import resolve
+from rose_jax.sharding import Layout
+from rose_jax.train.loop import Window
+from rose_jax.workdir import Workdir
+
+
+def test_unknown_method_names_the_nearest():
+    with pytest.raises(UserError, match="Unknown method 'rosse'. Did you mean 'rose'"):
+        resolve(["base", "rosse"])
+
+
+def test_no_method_at_all():
+    with pytest.raises(UserError, match="--methods is empty"):
+        resolve([])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model.head", "cosin", "config.model.head 'cosin'. Did you mean 'cosine'"),
+        ("loss.supcon_denominator", "negative", "Did you mean 'negatives'"),
+        ("train.batch_size", 0, "config.train.batch_size is 0; it must be at least 1"),
+        ("evolution.alpha", -1.0, "config.evolution.alpha is -1.0"),
+        ("train.first.milestones", (5, 3), "milestones .* must increase"),
+    ],
+)
+def test_config_values(key, value, words):
+    config = Config()
+    *path, last = key.split(".")
+    target = config
+    for part in path:
+        target = getattr(target, part)
+    setattr(target, last, value)
+    with pytest.raises(UserError, match=words):
+        validate(config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--config", "configs/digits_cold5.py", "--config.train.batchsize=3"], "Did you mean 'train.batch_size'"),
+        (["--config", "configs/digits_cold5.py", "--methods", "ros"], "Did you mean 'rose'"),
+        (["--config", "configs/nothing.py"], "There is no config file configs/nothing.py"),
+        (["--config", "configs/cifar100_cold10.py:thn"], "Did you mean 'thin'"),
+        (
+            ["--config", "configs/cifar100_cold10.py", "--config.data.dir=nowhere"],
+            "scripts/prepare_data cifar100",
+        ),
+    ],
+)
+def test_command_line(arguments, words, tmp_path):
+    command = [sys.executable, "-m", "rose_jax.main", *arguments, "--workdir", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_non_finite_term_stops_with_its_step_and_name():
+    window = Window()
+    window.add(41, {"ce": jax.numpy.float32(1), "kd": jax.numpy.float32(2)})
+    window.add(42, {"ce": jax.numpy.float32(1), "kd": jax.numpy.float32(np.nan)})
+    with pytest.raises(UserError, match="kd not finite at step 42 of task 3.*snapshots of earlier tasks are kept"):
+        window.close(3)
+
+
+def test_a_run_that_diverges_keeps_the_earlier_snapshot(tmp_path):
+    config = get_config()
+    config.scenario.task_sizes, config.model.width = (5, 5), 2
+    config.train.first.epochs = config.train.later.epochs = 1
+    config.train.first.milestones = config.train.later.milestones = ()
+    config.train.later.lr = float("inf")
+    config.methods = ("base",)
+    with pytest.raises(UserError, match="not finite at step .* of task 1"):
+        experiment.run(config, tmp_path, layout=Layout(jax.devices()[:1]))
+    kept = {path.name for path in (tmp_path / "checkpoints" / "base").iterdir()}
+    assert {"stage_000", "stage_000.manifest.json"} <= kept
+    assert not any(name.startswith("stage_001") for name in kept)
+
+
+def test_a_workdir_of_another_config_shows_what_differs(tmp_path):
+    one, two = get_config(), get_config()
+    two.train.first.lr, two.seed, two.methods = 0.3, 5, ("rose",)
+    with Workdir(tmp_path, one):
+        pass
+    with pytest.raises(UserError) as raised, Workdir(tmp_path, two):
+        pass
+    message = str(raised.value)
+    assert "train.first.lr: there 0.1, here 0.3" in message
+    assert "seed: there 0, here 5" in message
+    assert "methods" not in message, "rows may be added to a trajectory that is there"
+    assert "--overwrite" in message
+    (tmp_path / "results.json").write_text("{}")
+    with Workdir(tmp_path, two, overwrite=True):
+        pass
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 5
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_a_config_key_newer_than_the_workdir_had_its_default(tmp_path):
+    config = get_config()
+    with Workdir(tmp_path, config):
+        pass
+    saved = json.loads((tmp_path / "config.json").read_text())
+    del saved["evolution"]["evolve_every"]
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with Workdir(tmp_path, config):
+        pass
+
+
+def test_a_second_run_on_a_workdir_is_refused(tmp_path):
+    config = get_config()
+    with (
+        Workdir(tmp_path, config),
+        pytest.raises(UserError, match="Another run is using the workdir"),
+        Workdir(tmp_path, config),
+    ):
+        pass
+    with Workdir(tmp_path, config):  # the lock went with its holder
+        pass
+
+
+def test_a_workdir_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match="Cannot make the workdir .*file/run"),
+        Workdir(tmp_path / "file" / "run", get_config()),
+    ):
+        pass

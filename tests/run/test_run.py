@@ -1,0 +1,142 @@
+"""A run from images to results, on three tasks of digits: contract, resume, leaks, compilations."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs.digits_cold5 import get_config
+from rose_jax import experiment
+from rose_jax.data import sources
+from rose_jax.sharding import Layout
+
+SCORE_KEYS = {"last", "average", "per_stage", "matrix", "old", "new", "forgetting", "ms_per_image", "drift_cosine"}
+
+
+def tiny_config():
+    config = get_config()
+    config.scenario.task_sizes = (4, 3, 3)
+    config.model.width = 2
+    config.train.first.epochs, config.train.later.epochs = 2, 1
+    config.train.first.milestones = config.train.later.milestones = ()
+    config.evolution.capacity = 64
+    return config
+
+
+class Compilations:
+    """Counts backend compilations by the name of what is compiled."""
+
+    def __init__(self):
+        self.names: list[str] = []
+
+    def __call__(self, event, duration, **kwargs):
+        if event == "/jax/core/compile/backend_compile_duration":
+            self.names.append(kwargs.get("fun_name", ""))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One run on one device, with every compilation that it caused."""
+    workdir = tmp_path_factory.mktemp("run")
+    counter = Compilations()
+    jax.monitoring.register_event_duration_secs_listener(counter)
+    try:
+        results = experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(counter)
+    return workdir, results, counter.names
+
+
+def test_results_keep_the_contract(finished):
+    workdir, results, _ = finished
+    written = json.loads((workdir / "results.json").read_text())
+    assert written["schema"] == 1
+    assert set(written["scores"]) == {"base", "projector", "gd", "rose"}
+    for score in written["scores"].values():
+        assert set(score) >= SCORE_KEYS
+        assert len(score["per_stage"]) == 3
+        assert score["per_stage"][-1] == score["last"]
+    setting = written["setting"]
+    assert [len(classes) for classes in setting["task_classes"]] == [4, 3, 3]
+    assert sum(setting["task_classes"], []) == setting["class_order"]
+    assert written["train"]["seconds"] > 0
+    for name in ("config.json", "metrics.jsonl", "report.html", "figures/curves.png"):
+        assert (workdir / name).stat().st_size > 0
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["task"] for line in lines if line["step"] == line["steps"]] == [0, 1, 2]
+
+
+def test_two_training_programs_whatever_the_number_of_tasks(finished):
+    _, results, names = finished
+    assert sum("step" in name for name in names) == 2, names
+    assert results["train"]["compilations"] == 2
+
+
+def test_first_stage_is_the_same_for_every_row(finished):
+    scores = finished[1]["scores"]
+    assert len({score["per_stage"][0] for score in scores.values()}) == 1
+
+
+def test_a_rerun_reads_everything_back(finished, monkeypatch):
+    workdir, results, _ = finished
+    monkeypatch.setattr("rose_jax.trajectory.train_steps", None)  # calling it would fail
+    again = experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
+    for name, score in results["scores"].items():
+        for key in ("per_stage", "matrix", "drift_cosine"):
+            np.testing.assert_array_equal(again["scores"][name][key], score[key])
+
+
+def test_a_run_continues_at_the_next_stage(finished, tmp_path, monkeypatch):
+    """Stopped while task 3 trains, it keeps two stages and ends with the same numbers."""
+    _, results, _ = finished
+    original = experiment.Trajectory.train
+
+    def stop(self, task):
+        if task == 2:
+            raise KeyboardInterrupt
+        return original(self, task)
+
+    monkeypatch.setattr(experiment.Trajectory, "train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))
+    monkeypatch.undo()
+    trained = []
+    monkeypatch.setattr(
+        "rose_jax.trajectory.train_steps",
+        lambda *args, real=experiment.Trajectory.train.__globals__["train_steps"], **kwargs: (
+            trained.append(args[4]) or real(*args, **kwargs)
+        ),
+    )
+    again = experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))
+    assert trained == [2]
+    for name, score in results["scores"].items():
+        assert again["scores"][name]["per_stage"] == score["per_stage"]
+
+
+def test_no_label_of_a_test_image_is_used(finished, tmp_path, monkeypatch):
+    """The same test images under permuted labels get the same predictions.
+
+    Labels are permuted within what each stage has seen, so that the streams hold the same images.
+    """
+    workdir, _, _ = finished
+    load = sources.load
+
+    def permuted(*args, **kwargs):
+        dataset = load(*args, **kwargs)
+        order = np.random.RandomState(1993).permutation(10)
+        labels = np.array(dataset.test.labels)
+        for classes in (order[:4], order[4:7], order[7:]):
+            rows = np.flatnonzero(np.isin(labels, classes))
+            labels[rows] = np.random.default_rng(0).permutation(labels[rows])
+        assert (labels != dataset.test.labels).mean() > 0.5
+        test = sources.ArraySplit(dataset.test.images, labels)
+        return sources.Dataset(
+            dataset.name, dataset.num_classes, dataset.class_names, dataset.image_size, dataset.train, test
+        )
+
+    monkeypatch.setattr(sources, "load", permuted)
+    experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))
+    for path in sorted((workdir / "scores").glob("*_stage_*.npz")):
+        with np.load(path) as one, np.load(tmp_path / "scores" / path.name) as two:
+            np.testing.assert_array_equal(one["predictions"], two["predictions"])

@@ -1,0 +1,127 @@
+"""The fourteen settings: hyper-parameters against a table typed from the paper, shapes without running."""
+
+import importlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rose_jax.config import validate
+from rose_jax.data import augment
+from rose_jax.data.scenario import make_scenario
+from rose_jax.data.sources import KNOWN
+from rose_jax.models.resnet import resnet18
+from rose_jax.train.objectives import make_objective
+from rose_jax.train.step import Feed, make_begin, make_step
+from rose_jax.types import ClassMemory, Snapshot, Task
+
+COLD = dict(batch=128, first=(200, 0.1, (60, 120, 180), 5e-4), epochs=100, milestones=(45, 90), lr=0.05)
+WARM = dict(batch=64, first=(100, 0.1, (45, 90), 5e-4))
+CIFAR = dict(epochs=100, milestones=(45, 90))
+OTHER = dict(epochs=50, milestones=(35, 45))
+# lambda_1, lambda_2, then what the supplement says of the schedule
+PAPER = {
+    "cifar100_cold5": COLD | dict(kd=10, supcon=0.1, stages=5, first_task=20),
+    "cifar100_cold10": COLD | dict(kd=10, supcon=0.1, stages=10, first_task=10),
+    "cifar100_cold20": COLD | dict(kd=10, supcon=0.03, stages=20, first_task=5),
+    "tiny_cold5": COLD | dict(kd=10, supcon=0.1, stages=5, first_task=40),
+    "tiny_cold10": COLD | dict(kd=10, supcon=0.1, stages=10, first_task=20),
+    "tiny_cold20": COLD | dict(kd=10, supcon=0.03, stages=20, first_task=10),
+    "imagenet100_cold10": COLD | dict(kd=5, supcon=0.03, stages=10, first_task=10),
+    "cifar100_warm5": WARM | CIFAR | dict(kd=10, supcon=0.1, lr=0.01, stages=6, first_task=50),
+    "cifar100_warm10": WARM | CIFAR | dict(kd=10, supcon=0.1, lr=0.05, stages=11, first_task=50),
+    "cifar100_warm20": WARM | CIFAR | dict(kd=10, supcon=0.03, lr=0.05, stages=21, first_task=40),
+    "tiny_warm5": WARM | OTHER | dict(kd=10, supcon=0.1, lr=0.01, stages=6, first_task=100),
+    "tiny_warm10": WARM | OTHER | dict(kd=10, supcon=0.1, lr=0.01, stages=11, first_task=100),
+    "tiny_warm20": WARM | OTHER | dict(kd=10, supcon=0.03, lr=0.05, stages=21, first_task=100),
+    "imagenet100_warm10": WARM | OTHER | dict(kd=5, supcon=0.03, lr=0.03, stages=11, first_task=50),
+}
+
+
+def get_config(name, arg=""):
+    return validate(importlib.import_module(f"configs.{name}").get_config(arg))
+
+
+def test_there_are_fourteen_and_the_demo():
+    files = {path.stem for path in Path("configs").glob("*.py")} - {"common", "__init__"}
+    assert files == {*PAPER, "digits_cold5"}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_hyper_parameters_are_the_paper_s(name):
+    config, paper = get_config(name), PAPER[name]
+    assert config.name == name
+    assert config.train.batch_size == paper["batch"]
+    first, later = config.train.first, config.train.later
+    assert (first.epochs, first.lr, first.milestones, first.weight_decay) == paper["first"]
+    assert (later.epochs, later.lr, later.milestones) == (paper["epochs"], paper["lr"], paper["milestones"])
+    assert later.weight_decay == 2e-4
+    assert (config.loss.kd_weight, config.loss.supcon_weight) == (paper["kd"], paper["supcon"])
+    assert (config.evolution.capacity, config.evolution.alpha, config.evolution.granularity) == (3000, 0.2, 1)
+    assert (config.projector.lr, config.model.width, config.train.momentum) == (1e-3, 64, 0.9)
+    scenario = make_scenario(config.scenario, KNOWN[config.data.dataset].num_classes)
+    assert (scenario.num_tasks, scenario.sizes[0]) == (paper["stages"], paper["first_task"])
+    text = Path(f"configs/{name}.py").read_text()
+    assert f"--config configs/{name}.py" in text
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_setting_builds_and_shape_checks(name, one_device):
+    """Both training programs and the encoder, by jax.eval_shape: no arithmetic."""
+    config = get_config(name)
+    spec = KNOWN[config.data.dataset]
+    encoder = resnet18(config.model.width, config.model.stem)
+    objective = make_objective(
+        "base",
+        config=config,
+        encoder=encoder,
+        num_classes=spec.num_classes,
+        image_shape=(spec.image_size, spec.image_size, 3),
+        transform=augment.train_transform(
+            config.data.augment, normalisation=config.data.normalisation, pad=config.data.pad
+        ),
+    )
+    task = Task(*(jax.ShapeDtypeStruct((), jnp.int32),) * 3, jax.ShapeDtypeStruct((), jnp.float32))
+    batch, size = config.train.batch_size, spec.image_size
+    feed = Feed(
+        None,
+        jax.ShapeDtypeStruct((batch, size, size, 3), jnp.uint8),
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+        jax.ShapeDtypeStruct((batch,), bool),
+        jax.ShapeDtypeStruct((1,), jnp.float32),
+        jax.ShapeDtypeStruct((), jnp.int32),
+    )
+    begin, step = make_begin(objective, 0), make_step(objective, one_device, 0)
+    state = jax.eval_shape(begin, None, task)
+    after, terms = jax.eval_shape(step, state, None, None, feed, task)
+    assert jax.tree.map(lambda x: x.shape, after) == jax.tree.map(lambda x: x.shape, state)
+    assert {"ce", "supcon"} <= set(terms)
+    memory = ClassMemory(
+        jax.ShapeDtypeStruct((spec.num_classes, encoder.feature_dim), jnp.float32),
+        jax.ShapeDtypeStruct((spec.num_classes,), jnp.int32),
+    )
+    variables = {"params": state.trainable["encoder"], "batch_stats": state.batch_stats}
+    prev = Snapshot(variables, state.trainable["head"], state.trainable["projector"], memory, {})
+    state = jax.eval_shape(begin, prev, task)
+    after, terms = jax.eval_shape(step, state, prev, None, feed, task)
+    assert {"ce", "supcon", "kd", "projector"} <= set(terms)
+    assert all(np.prod(leaf.shape) == 1 for leaf in jax.tree.leaves(terms))
+
+
+@pytest.mark.parametrize("arg", ["thin", "smoke"])
+@pytest.mark.parametrize("name", PAPER)
+def test_every_preset_is_valid(name, arg):
+    config = get_config(name, arg)
+    assert config.preset == arg
+    assert config.train.first.epochs <= 24
+    for schedule in (config.train.first, config.train.later):
+        assert all(0 < milestone < schedule.epochs for milestone in schedule.milestones)
+
+
+def test_presets_keep_the_shape_of_the_schedule():
+    thin = get_config("cifar100_cold10", "thin")
+    assert (thin.train.first.epochs, thin.train.first.milestones) == (24, (7, 14, 22))
+    assert (thin.train.later.epochs, thin.train.later.milestones) == (10, (4, 9))
+    assert (thin.model.width, thin.data.augment, thin.preset) == (16, "standard", "thin")
