@@ -19,7 +19,7 @@ def get_config(arg: str = "") -> Config:
     adam = Schedule(30, 1e-3, (15, 25), 2e-4), Schedule(20, 1e-3, (10, 16), 2e-4)
     config.efc.recipe = Recipe(64, adam[0], Schedule(20, 3e-4, (), 2e-4))
     config.fcs.recipe = Recipe(64, *adam)
-    config.ldc.epochs = 160  # as many steps as 20 epochs of a CIFAR-100 task, for it starts from a random matrix
+    config.ldc.epochs, config.ldc.lr = 40, 5e-3  # an epoch has 5 steps, and it starts from a random matrix
     config.evolution.capacity = 300
     config.test.batches_per_call = 1
     return config

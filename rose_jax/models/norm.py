@@ -26,10 +26,10 @@ class BatchNorm(nn.Module):
         if norm == "running":
             mean, var = running_mean.value, running_var.value
         else:
-            # Statistics stay float32 whatever the compute dtype. Under global-view jit the sums run over the
+            # Statistics are float32 even where activations are bfloat16. Under global-view jit the sums run over the
             # whole batch, on however many devices it lies.
-            x32 = x.astype(jnp.float32)
-            weight = mask.astype(jnp.float32)[:, None, None, None]
+            x32 = at_least_float32(x)
+            weight = mask.astype(x32.dtype)[:, None, None, None]
             count = jnp.maximum(weight.sum(), 1.0) * x.shape[1] * x.shape[2]
             mean = (x32 * weight).sum((0, 1, 2)) / count
             var = (jnp.square(x32 - mean[None, None, None, :]) * weight).sum((0, 1, 2)) / count
@@ -40,5 +40,8 @@ class BatchNorm(nn.Module):
                 running_var.value = keep * running_var.value + (1 - keep) * unbiased
         factor = scale * jax.lax.rsqrt(var + self.epsilon)
         shift = bias - mean * factor
-        out = x * factor.astype(x.dtype)[None, None, None, :] + shift.astype(x.dtype)[None, None, None, :]
-        return out
+        return x * factor.astype(x.dtype)[None, None, None, :] + shift.astype(x.dtype)[None, None, None, :]
+
+
+def at_least_float32(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rose_jax.errors import unknown
-from rose_jax.models.norm import BatchNorm
+from rose_jax.models.norm import BatchNorm, at_least_float32
 
 # stem name -> (kernel, stride, max-pool)
 STEMS = {
@@ -69,7 +69,7 @@ class _ResNet(nn.Module):
                 x = _BasicBlock(channels, stride, self.dtype, name=f"layer{stage + 1}_{block}")(x, mask, norm)
             if stage == 2:
                 outputs["layer3"] = x
-        outputs["feature"] = x.astype(jnp.float32).mean((1, 2))
+        outputs["feature"] = at_least_float32(x).mean((1, 2))
         return outputs
 
 

@@ -82,7 +82,7 @@ def carry_head(
     width = len(fresh["weight"])
     padded = {
         name: jnp.concatenate([rows, fresh[name][len(rows) :]]) if rows.ndim else rows
-        for name, rows in previous.items()
+        for name, rows in lasting_head(expansion, previous).items()
     }
     return renew_rows(padded, fresh, jnp.arange(width) < expansion.per_class * task.offset)
 

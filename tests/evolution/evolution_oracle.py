@@ -1,6 +1,57 @@
-"""Alg. 2 in float64 NumPy, written for reading: lists as queues, one dense solve per update."""
+"""Alg. 2 in float64 NumPy, written for reading: lists as queues, one dense solve per update.
 
+And the evolvers under test, compiled once for all the tests that share their options.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import jax
 import numpy as np
+
+from rose_jax.evolution import Evolver, rose
+
+KEY = jax.random.key(3)
+# Compilation is most of what these tests cost, and none of what they are about.
+jit = (
+    jax.jit
+    if jax.default_backend() != "cpu"
+    else lambda f: jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
+)
+
+
+class Engine(NamedTuple):
+    evolver: Evolver
+    init: object
+    step: object
+
+    def start(self, prototypes, moves, projector, seen=None, metric=None):
+        seen = np.ones(len(moves), bool) if seen is None else seen
+        return self.init(prototypes, moves, seen, projector, KEY, metric)
+
+    def run(self, stage, z_old, z_new, valid=None, enters=None, metric=None, size=200):
+        """From the start of a stage over one call, padded to `size` images: state, scores [n, C]."""
+        n = len(z_new)
+        valid = np.ones(n, bool) if valid is None else valid
+        enters = np.ones(n, bool) if enters is None else enters
+        pad = max(size - n, 0)
+        rows = [np.pad(x, ((0, pad), (0, 0))) for x in (z_old, z_new)]
+        masks = [np.pad(x, (0, pad)) for x in (valid, enters)]
+        state, scores = self.step(self.start(*stage, metric=metric), *rows, *masks)
+        return state, np.asarray(scores)[:n]
+
+
+def wrap(evolver: Evolver) -> Engine:
+    return Engine(evolver, jit(evolver.init), jit(evolver.step))
+
+
+@cache
+def engine(solver="blocked", capacity=70, granularity=1, block=16, ridge=1e-4, alpha=0.2) -> Engine:
+    return wrap(rose(capacity, alpha, granularity, solver, ridge, block))
+
+
+def queue_of(state) -> np.ndarray:
+    return np.asarray(state.old if hasattr(state, "old") else state.queue.old)
 
 
 def features(rng, n, dim=24, classes=12, old=8, dead=0, spread=0.4):

@@ -53,7 +53,7 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
             total += config.loss.supcon_weight * terms["supcon"]
         if prev is not None:
             z_old = encoder.apply(prev.variables, batch.images, norm="running")[0]["feature"]
-            old_logits = head_logits(prev.head, z_old)
+            old_logits = head_logits(lasting_head(expansion, prev.head), z_old)
             terms["kd"] = losses.distillation(
                 logits[:, : expansion.lasting],
                 old_logits,

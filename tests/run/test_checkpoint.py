@@ -1,0 +1,101 @@
+"""Checkpoints that are whole or not there."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rose_jax.checkpoint import Checkpoints
+from rose_jax.errors import UserError
+from rose_jax.sharding import Layout
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    made = Checkpoints(tmp_path)
+    yield made
+    made.close()
+
+
+def tree(value):
+    return {"a": jnp.full((3, 4), value, jnp.float32), "b": {"step": jnp.int32(value), "none": {}}}
+
+
+def restore(checkpoints, name):
+    return checkpoints.restore(name, Layout(jax.devices()[:1]).replicated)
+
+
+def test_what_is_saved_comes_back_bit_for_bit(checkpoints):
+    value = {"x": jax.random.normal(jax.random.key(0), (5, 7)), "tiny": jnp.float32(1e-42)}
+    checkpoints.save("stage_000", value, note={"seen": [1, 2.5]})
+    checkpoints.wait()
+    back = restore(checkpoints, "stage_000")
+    for key, expected in value.items():
+        assert np.asarray(back[key]).tobytes() == np.asarray(expected).tobytes()
+    assert checkpoints.note("stage_000") == {"seen": [1, 2.5]}
+
+
+def test_old_ones_are_pruned_by_prefix(checkpoints):
+    checkpoints.save("stage_000", tree(0))
+    for step in (1, 2, 3):
+        checkpoints.save(f"task_001_step_{step:08d}", tree(step), keep=2)
+    checkpoints.wait()
+    assert checkpoints.names("task_001_step") == ["task_001_step_00000002", "task_001_step_00000003"]
+    assert checkpoints.names("stage") == ["stage_000"]
+
+
+def damaged(folder):
+    """Flips one bit of the largest file: Orbax restores it without a word."""
+    path = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def test_a_flipped_bit_is_noticed_and_named(checkpoints, tmp_path, caplog):
+    checkpoints.save("stage_000", {"x": jax.random.normal(jax.random.key(0), (50, 70))})
+    checkpoints.wait()
+    assert checkpoints.usable("stage_000")
+    path = damaged(tmp_path / "stage_000")
+    with caplog.at_level(logging.WARNING):
+        assert not checkpoints.usable("stage_000")
+    assert "stage_000" in caplog.text
+    assert path.name in caplog.text
+
+
+def test_one_that_was_not_finished_does_not_count(checkpoints, tmp_path, caplog):
+    checkpoints.save("stage_000", tree(0))
+    checkpoints.wait()
+    (tmp_path / "stage_000.manifest.json").unlink()
+    with caplog.at_level(logging.WARNING):
+        assert not checkpoints.usable("stage_000")
+    assert "not completely written" in caplog.text
+    checkpoints.save("stage_000", tree(1))  # and can be written anew
+    checkpoints.wait()
+    assert int(restore(checkpoints, "stage_000")["b"]["step"]) == 1
+
+
+def test_a_file_that_vanished_is_noticed(checkpoints, tmp_path):
+    checkpoints.save("stage_000", tree(0))
+    checkpoints.wait()
+    next(p for p in (tmp_path / "stage_000").rglob("*") if p.is_file()).unlink()
+    assert not checkpoints.usable("stage_000")
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_the_earlier_one(checkpoints, monkeypatch):
+    checkpoints.save("stage_000", tree(0))
+    checkpoints.wait()
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints._checkpointer, "save", full)
+    with pytest.raises(UserError, match=r"stage_001 could not be written .*MiB are free.*No space left"):
+        checkpoints.save("stage_001", tree(1))
+    monkeypatch.setattr("rose_jax.checkpoint.write_json", full)
+    monkeypatch.undo()
+    assert checkpoints.usable("stage_000")
+    assert not checkpoints.usable("stage_001")

@@ -1,0 +1,29 @@
+"""A killed run ends with the same bits as one never killed (scripts/kill_test does the killing)."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def kill_test(*arguments):
+    done = subprocess.run([sys.executable, "scripts/kill_test", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "identical" in done.stdout
+    return done.stdout
+
+
+def test_two_kills():
+    kill_test("--kills", "2", "--", "--config.model.width=1", "--config.train.first.epochs=2",
+              "--config.train.later.epochs=2", "--config.train.log_every=3", "--config.train.checkpoint_every=2",
+              "--config.scenario.task_sizes=(5,5)", "--methods=rose")  # fmt: skip
+
+
+@pytest.mark.slow
+def test_ten_kills():
+    kill_test("--kills", "10")
+
+
+@pytest.mark.slow
+def test_preemption_notices():
+    assert "exit code 75" in kill_test("--kills", "3", "--signal", "TERM")

@@ -1,0 +1,146 @@
+"""One device or eight: the same program, so the same numbers up to rounding.
+
+Training is chaotic (4e-8 after one step became 9e-2 after 300), so float32 is compared after three steps and a
+whole task in float64.
+"""
+
+import jax
+import numpy as np
+import pytest
+
+from configs.digits_cold5 import get_config
+from rose_jax.data import augment, sources
+from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.scenario import make_scenario
+from rose_jax.methods import METHODS
+from rose_jax.models.resnet import resnet18
+from rose_jax.scoring import Scorer
+from rose_jax.sharding import Layout
+from rose_jax.stage import Stage
+from rose_jax.train.loop import make_task, train_steps
+from rose_jax.train.objectives import make_objective
+from rose_jax.train.step import make_begin, make_step
+from rose_jax.types import ClassMemory, Snapshot
+
+
+def config(dtype="float32", batch_size=60):
+    """60 does not divide by 8: four rows of padding."""
+    made = get_config()
+    made.model.width, made.model.compute_dtype = 2, dtype
+    made.train.batch_size = batch_size
+    made.train.first.epochs, made.train.first.milestones = 1, ()
+    made.train.later.epochs, made.train.later.milestones = 1, ()
+    made.scenario.task_sizes = (5, 5)
+    made.evolution.capacity = 100
+    return made
+
+
+def build(made, devices):
+    layout = Layout(jax.devices()[:devices])
+    dataset = sources.load("digits")
+    encoder = resnet18(made.model.width, made.model.stem, made.model.compute_dtype)
+    pipeline = Pipeline(made, dataset, make_scenario(made.scenario, 10), encoder, layout)
+    transform = augment.train_transform("shift", normalisation="digits", pad=2)
+    objective = make_objective(
+        "base", config=made, encoder=encoder, num_classes=10, image_shape=(8, 8, 3), transform=transform
+    )
+    return pipeline, objective
+
+
+def snapshot_of(state):
+    variables = {"params": state.trainable["encoder"], "batch_stats": state.batch_stats}
+    dim = state.trainable["projector"].shape[0]
+    memory = ClassMemory(np.zeros((10, dim), np.float32), np.full(10, -1, np.int32))
+    return Snapshot(variables, state.trainable["head"], state.trainable["projector"], memory, {})
+
+
+def train(made, devices, steps):
+    """The first task, then as many steps of the second."""
+    pipeline, objective = build(made, devices)
+    layout = pipeline.layout
+    step, begin = make_step(objective, layout, 0), make_begin(objective, 0)
+    states = []
+    prev = None
+    for index in range(2):
+        state = layout.replicate(begin(prev, make_task(pipeline, index)))
+        stopped = []
+
+        def stop(state, done, window, stopped=stopped):
+            if steps and done == steps:
+                stopped.append(state)
+                raise StopIteration
+
+        try:
+            state = train_steps(step, state, prev, pipeline, index, log=lambda line: None, after_call=stop)
+        except StopIteration:
+            state = stopped[0]
+        states.append(jax.device_get(state))
+        prev = layout.replicate(snapshot_of(states[-1]))
+    return states
+
+
+def differ(one, two):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    return max(float(np.max(np.abs(a - b) / (1e-3 + np.abs(b).max()))) for a, b in pairs)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return train(config(), 1, 3)
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_three_float32_steps_agree(alone, devices):
+    many = train(config(), devices, 3)
+    # the second task starts from the first one's end, so compare what each task itself did
+    assert differ(alone[0].trainable, many[0].trainable) < 1e-5
+    assert differ(alone[0].batch_stats, many[0].batch_stats) < 1e-5
+    assert differ(alone[1].trainable, many[1].trainable) < 1e-4
+
+
+def test_whole_tasks_in_float64_agree():
+    with jax.enable_x64(True):
+        one, many = train(config("float64"), 1, 0), train(config("float64"), 8, 0)
+    for a, b in zip(one, many, strict=True):
+        assert differ(a.trainable, b.trainable) < 1e-8
+        assert differ(a.batch_stats, b.batch_stats) < 1e-8
+
+
+def test_the_same_snapshots_stream_alike_on_one_and_eight_devices(alone):
+    made = config()
+    predictions = {}
+    for devices in (1, 8):
+        pipeline, objective = build(made, devices)
+        snapshots = []
+        for task, state in enumerate(alone):
+            bare = snapshot_of(state)
+            view = Stage(pipeline, task, snapshots, np.empty(0, int))
+            prev = snapshots[-1] if snapshots else None
+            made_task = make_task(pipeline, task)
+            placed = pipeline.layout.replicate((state.trainable, state.batch_stats))
+            snapshots.append(objective.finish(*placed, prev, view, made_task))
+            assert bare.projector.shape == snapshots[-1].projector.shape
+        scorer = Scorer("rose", METHODS["rose"], made, pipeline.layout, None)
+        for task in range(2):
+            stream = pipeline.scenario.stream_indices(pipeline.labels["test"], task, 0)
+            outcome = scorer.score(Stage(pipeline, task, snapshots, stream))
+        predictions[devices] = outcome.predictions
+        assert len(outcome.predictions) == len(stream), "evaluation drops nothing"
+    assert np.mean(predictions[1] == predictions[8]) >= 0.995
+
+
+def test_bfloat16_encoders_keep_everything_else_float32():
+    pipeline, objective = build(config("bfloat16"), 1)
+    begin, step = make_begin(objective, 0), make_step(objective, pipeline.layout, 0)
+    state = jax.eval_shape(begin, None, make_task(pipeline, 0))
+    feed, _ = next(pipeline.feeds(0, 0, 1, lambda epoch: 0.1))
+    after, terms = jax.eval_shape(step, state, None, pipeline.resident("train"), feed, make_task(pipeline, 0))
+    floats = [leaf.dtype for leaf in jax.tree.leaves((after, terms)) if leaf.dtype.kind == "f"]
+    assert set(floats) == {np.dtype("float32")}
+    features = jax.eval_shape(
+        lambda v, x: resnet18(2, compute_dtype="bfloat16").apply(v, x)[0],
+        {"params": state.trainable["encoder"], "batch_stats": state.batch_stats},
+        jax.ShapeDtypeStruct((4, 8, 8, 3), np.float32),
+    )
+    assert features["feature"].dtype == np.float32
+    assert features["layer3"].dtype == jax.numpy.bfloat16

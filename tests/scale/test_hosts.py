@@ -1,0 +1,124 @@
+"""Two processes with two devices each, on loopback, against one process with four."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from support import snapshot_arrays
+
+RUN = [
+    "--config",
+    "configs/digits_cold5.py",
+    "--config.model.width=1",
+    "--config.model.compute_dtype=float64",
+    "--config.scenario.task_sizes=(5,5)",
+    "--config.train.batch_size=62",
+    "--config.train.first.milestones=()",
+    "--config.train.later.milestones=()",
+    "--methods=rose",
+]
+
+
+def launch(arguments, devices, folder, coordinator="", process=-1, processes=2):
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "NPROC": "16",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_X64": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / f"compiled{process}"),
+    }
+    command = [sys.executable, "-m", "rose_jax.main", *arguments]
+    if coordinator:
+        command += ["--distributed", f"--coordinator={coordinator}"]
+        command += [f"--num_processes={processes}", f"--process_id={process}"]
+    log = (folder / f"log{process}").open("w")
+    return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def free_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def logs(folder):
+    return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in folder.glob("log*"))
+
+
+def run_pair(arguments, folder):
+    address = free_address()
+    pair = [launch(arguments, 2, folder, address, process) for process in (0, 1)]
+    codes = [process.wait(400) for process in pair]
+    assert codes == [0, 0], logs(folder)
+
+
+def test_two_processes_agree_with_one(tmp_path):
+    arguments = [*RUN, "--config.train.first.epochs=1", "--config.train.later.epochs=1"]
+    one = launch([*arguments, "--workdir", str(tmp_path / "one")], 4, tmp_path)
+    assert one.wait(400) == 0, logs(tmp_path)
+    run_pair([*arguments, "--workdir", str(tmp_path / "two")], tmp_path)
+    for stage in ("stage_000", "stage_001"):
+        a = snapshot_arrays(tmp_path / "one" / "checkpoints" / "base" / stage)
+        b = snapshot_arrays(tmp_path / "two" / "checkpoints" / "base" / stage)
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_allclose(a[key], b[key], rtol=1e-6, atol=1e-8, err_msg=f"{stage} {key}")
+    with (
+        np.load(tmp_path / "one" / "scores" / "rose_stage_001.npz") as a,
+        np.load(tmp_path / "two" / "scores" / "rose_stage_001.npz") as b,
+    ):
+        assert np.mean(a["predictions"] == b["predictions"]) >= 0.995
+    assert (tmp_path / "two" / "results.json").exists()
+
+
+@pytest.mark.slow
+def test_a_dead_host_ends_the_others_and_a_restart_resumes(tmp_path):
+    arguments = [*RUN, "--config.train.first.epochs=300", "--config.train.later.epochs=1"]
+    arguments += ["--config.train.checkpoint_every=20", "--workdir", str(tmp_path / "run")]
+    address = free_address()
+    pair = [launch(arguments, 2, tmp_path, address, process) for process in (0, 1)]
+    steps = tmp_path / "run" / "checkpoints" / "base"
+    deadline = time.monotonic() + 300
+    while not list(steps.glob("task_000_step_*.manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    pair[1].send_signal(signal.SIGKILL)
+    begun = time.monotonic()
+    assert pair[0].wait(125) != 0, logs(tmp_path)
+    assert time.monotonic() - begun < 120
+    last = max(int(path.name.split("_")[-1].split(".")[0]) for path in steps.glob("task_000_step_*.manifest.json"))
+    assert last >= 20
+    run_pair(arguments, tmp_path)
+    assert (tmp_path / "run" / "results.json").exists()
+
+
+@pytest.mark.slow
+def test_a_preemption_notice_stops_all_hosts_at_one_step(tmp_path):
+    arguments = [*RUN, "--config.train.first.epochs=300", "--config.train.later.epochs=1"]
+    arguments += ["--workdir", str(tmp_path / "run")]
+    address = free_address()
+    pair = [launch(arguments, 2, tmp_path, address, process) for process in (0, 1)]
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    pair[1].send_signal(signal.SIGTERM)
+    assert [process.wait(120) for process in pair] == [75, 75], logs(tmp_path)
+    run_pair(arguments, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--coordinator=127.0.0.1:1"], "belong together"),
+        (["--coordinator=127.0.0.1:1", "--num_processes=2", "--process_id=2"], "is not below --num_processes 2"),
+    ],
+)
+def test_flags_that_do_not_fit(flags, words, tmp_path):
+    command = [sys.executable, "-m", "rose_jax.main", *RUN, "--workdir", str(tmp_path), "--distributed", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert words in done.stderr

@@ -1,0 +1,19 @@
+"""What several test files need."""
+
+import jax
+import numpy as np
+
+from rose_jax.checkpoint import Checkpoints
+from rose_jax.sharding import Layout
+
+
+def snapshot_arrays(folder):
+    """Every array of a saved snapshot by its path in the tree."""
+    checkpoints = Checkpoints(folder.parent)
+    assert checkpoints.usable(folder.name)
+    with jax.enable_x64(True):
+        tree = checkpoints.restore(folder.name, Layout(jax.devices()[:1]).replicated)
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    checkpoints.close()
+    return arrays
