@@ -1,9 +1,5 @@
 """The run: train each trajectory task by task, score its rows stage by stage, write results and report."""
 
-import datetime
-import os
-import platform
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,11 +8,12 @@ import jax
 import numpy as np
 
 from rose_jax import hosts, metrics, report
+from rose_jax import results as results_lib
 from rose_jax.config import Config
 from rose_jax.data import augment, sources
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.data.scenario import make_scenario
-from rose_jax.files import read_arrays, write_arrays, write_json
+from rose_jax.files import write_json
 from rose_jax.methods import Row, resolve
 from rose_jax.models.resnet import resnet18
 from rose_jax.scoring import Outcome, Scorer
@@ -67,17 +64,21 @@ def run(
             trajectory = Trajectory(name, objective, pipeline, work)
             try:
                 work.need_space(trajectory.bytes_to_come())
-                outcomes = _follow(trajectory, members, pipeline, work)
-                scores |= _score(outcomes, members, trajectory, pipeline, work)
+                scorers = {
+                    row: Scorer(row, choice, config, layout, work.path / "scores")
+                    for row, choice in members.items()
+                }
+                outcomes = _follow(trajectory, scorers, pipeline, work)
+                scores |= results_lib.scores(outcomes, scorers, trajectory, pipeline, work)
             finally:
                 trajectory.close()
             training[name] = work.training_summary(name) | {"compilations": trajectory.step._cache_size()}
         results = {
             "schema": SCHEMA,
-            "setting": _setting(config, pipeline),
-            "scores": {name: scores[name] for name in rows},
-            "train": _train_summary(training),
-            "environment": _environment(layout),
+            "setting": results_lib.setting(config, pipeline),
+            "scores": results_lib.earlier_scores(work.path) | {name: scores[name] for name in rows},
+            "train": results_lib.train_summary(training),
+            "environment": results_lib.environment(layout),
         }
         if jax.process_index() == 0:
             write_json(work.path / "results.json", results)
@@ -91,13 +92,9 @@ def run(
 
 
 def _follow(
-    trajectory: Trajectory, rows: dict[str, Row], pipeline: Pipeline, work: Workdir
+    trajectory: Trajectory, scorers: dict[str, Scorer], pipeline: Pipeline, work: Workdir
 ) -> dict[str, list[Outcome]]:
     """Task by task: train, then let every row stream over the stage's test images."""
-    scorers = {
-        name: Scorer(name, row, pipeline.config, pipeline.layout, work.path / "scores")
-        for name, row in rows.items()
-    }
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     for task in range(pipeline.scenario.num_tasks):
         trajectory.train(task)
@@ -118,106 +115,8 @@ def _follow(
     return outcomes
 
 
-def _score(outcomes, rows, trajectory, pipeline: Pipeline, work: Workdir) -> dict[str, dict[str, Any]]:
-    config, scenario = pipeline.config, pipeline.scenario
-    labels = pipeline.labels["test"]
-    streams = [scenario.stream_indices(labels, task, config.seed) for task in range(scenario.num_tasks)]
-    true_means = _true_means(trajectory, pipeline, work) if scenario.num_tasks > 1 else None
-    scores = {}
-    for name, stages in outcomes.items():
-        score = metrics.summary(
-            [labels[stream] for stream in streams],
-            [stage.predictions for stage in stages],
-            scenario.task_of_class(),
-            config.scenario.start,
-        )
-        last = stages[-1]
-        score["ms_per_image"] = 1e3 * last.seconds / len(last.predictions)
-        score["counts"] = last.counts
-        score["origin"] = rows[name].origin
-        if true_means is not None:
-            true_old, true_new = true_means
-            old = slice(0, scenario.offset(scenario.num_tasks - 1))
-            cosines = metrics.drift_cosines(
-                np.asarray(last.memory.mean)[old], last.unmoved[old], true_new[old], true_old[old]
-            )
-            score["drift_cosines"] = cosines
-            score["drift_cosine"] = float(np.mean(cosines)) if np.isfinite(cosines).all() else float("nan")
-        scores[name] = score
-    return scores
-
-
-def _true_means(trajectory, pipeline: Pipeline, work: Workdir) -> tuple[np.ndarray, np.ndarray]:
-    """[C, d] means of every class's training images under the last two encoders: for the metric only."""
-    last = pipeline.scenario.num_tasks - 1
-    path = work.path / "scores" / f"{trajectory.name}_true_means.npz"
-    saved = read_arrays(path)
-    if not hosts.agree(saved is not None) or saved is None:
-        indices = np.flatnonzero(pipeline.labels["train"] < pipeline.scenario.offset(last))
-        labels = pipeline.labels["train"][indices]
-        saved = {}
-        for key, task in (("old", last - 1), ("new", last)):
-            features, _ = pipeline.encode(trajectory[task].variables, "train", indices)
-            sums = np.zeros((pipeline.scenario.num_classes, features.shape[1]))
-            np.add.at(sums, labels, features)
-            counts = np.bincount(labels, minlength=pipeline.scenario.num_classes)
-            saved[key] = sums / np.maximum(counts, 1)[:, None]
-        if jax.process_index() == 0:
-            write_arrays(path, saved)
-    return saved["old"], saved["new"]
-
-
 def _by_objective(rows: dict[str, Row]) -> dict[str, dict[str, Row]]:
     groups: dict[str, dict[str, Row]] = defaultdict(dict)
     for name, row in rows.items():
         groups[row.objective][name] = row
     return groups
-
-
-def _train_summary(training: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Totals, as the contract has them, and each trajectory's own."""
-    seconds = sum(t["seconds"] for t in training.values())
-    images = sum(t["seconds"] * t["images_per_second"] for t in training.values())
-    return {
-        "seconds": round(seconds, 1),
-        "images_per_second": round(images / max(seconds, 1e-9), 1),
-        "compilations": sum(t["compilations"] for t in training.values()),
-        "objectives": training,
-    }
-
-
-def _setting(config: Config, pipeline: Pipeline) -> dict[str, Any]:
-    scenario = pipeline.scenario
-    return {
-        "dataset": config.data.dataset,
-        "start": config.scenario.start,
-        "tasks": config.scenario.tasks,
-        "class_order": scenario.class_order.tolist(),
-        "task_classes": [
-            scenario.class_order[list(scenario.classes(t))].tolist() for t in range(scenario.num_tasks)
-        ],
-        "config_name": config.name,
-        "label": config.preset,
-        "note": config.note,
-        "seed": config.seed,
-    }
-
-
-def _environment(layout: Layout) -> dict[str, Any]:
-    import flax
-    import jaxlib
-    import optax
-
-    return {
-        "command": " ".join(["python -m rose_jax.main", *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
-        "flax": flax.__version__,
-        "optax": optax.__version__,
-        "device": layout.mesh.devices.flat[0].device_kind,
-        "num_devices": layout.num_devices,
-        "num_processes": jax.process_count(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-    }

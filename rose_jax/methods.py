@@ -18,6 +18,8 @@ METHODS: dict[str, Row] = {
     "base": Row("base", "none", "none", "ncm"),
     "projector": Row("base", "projector", "none", "ncm"),
     "gd": Row("base", "projector", "gd", "ncm"),
+    "gd_queue": Row("base", "projector", "gd_queue", "ncm"),
+    "gd_oracle": Row("base", "gd_oracle", "none", "ncm"),
     "rose": Row("base", "projector", "rose", "ncm"),
     "lwf": Row("lwf", "none", "none", "head"),
     "lwf_ncm": Row("lwf", "none", "none", "ncm", "ours"),

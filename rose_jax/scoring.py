@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     unmoved: np.ndarray  # [C, d] the prototypes before the row moved them in this stage
     memory: ClassMemory  # what the next stage starts from
     params: dict[str, Any]  # the classifier's
-    counts: dict[str, int]  # of the test-time method
+    counts: dict[str, float]  # of the test-time method and the compensation
     seconds: float  # of the stream, forward passes included
 
 
@@ -67,6 +67,7 @@ class Scorer:
         evolving = self.moving.evolves and stage > 0
         test_time = self.moving if evolving or not self.moving.evolves else self.still
         start = None
+        view.notes.clear()
         if evolving:
             start = self.compensation.start(view) if self.compensation.start else snapshot.projector
         elif stage > 0:
@@ -94,7 +95,7 @@ class Scorer:
             np.asarray(unmoved),
             memory,
             jax.device_get(params),
-            test_time.report(result.state),
+            test_time.report(result.state) | view.notes,
             seconds,
         )
 
@@ -139,7 +140,7 @@ def _pack(outcome: Outcome) -> dict[str, Any]:
         "seconds": np.float64(outcome.seconds),
     }
     arrays |= {f"params/{name}": np.asarray(value) for name, value in outcome.params.items()}
-    return arrays | {f"counts/{name}": np.int64(value) for name, value in outcome.counts.items()}
+    return arrays | {f"counts/{name}": np.asarray(value) for name, value in outcome.counts.items()}
 
 
 def _unpack(arrays: dict[str, np.ndarray]) -> Outcome:
@@ -151,6 +152,6 @@ def _unpack(arrays: dict[str, np.ndarray]) -> Outcome:
         arrays["unmoved"],
         ClassMemory(arrays["mean"], arrays["origin"]),
         group("params/"),
-        {name: int(value) for name, value in group("counts/").items()},
+        {name: value.item() for name, value in group("counts/").items()},
         float(arrays["seconds"]),
     )

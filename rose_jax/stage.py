@@ -17,6 +17,7 @@ class Stage:
         self.stage, self.snapshots, self.encoder = stage, snapshots, pipeline.encoder
         self._pipeline, self._stream = pipeline, stream
         self._images = pipeline.task_images(stage)
+        self.notes: dict[str, float] = {}
         self._train: dict[int, np.ndarray] = {}
         self._test: dict[int, tuple[np.ndarray, float]] = {}
 

@@ -81,6 +81,7 @@ class TestTime(NamedTuple):
     step: Callable  # (state, StreamBatch, classifier) -> state, scores [n, C]
     carry: Callable  # (state, memory) -> ClassMemory the next stage starts from
     report: Callable  # (state) -> dict of plain numbers for results.json
+    note: Callable = lambda dim: None  # (feature dimension) -> what a reader of the results must know, or None
 
 
 TestTime.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest makes of its name
@@ -98,6 +99,7 @@ class StageView(Protocol):
 
     stage: int
     snapshots: Sequence[Snapshot]  # lazy, 0..t
+    notes: dict[str, float]  # numbers that a compensation wants to see in results.json
     encoder: Any  # models.resnet.Encoder
 
     def train_batches(

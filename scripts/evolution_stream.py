@@ -1,7 +1,7 @@
 """Synthetic features of two successive encoders, for benchmark and accuracy check: no data set, no training.
 
 Non-negative like pooled ReLU features, with a decaying spectrum (the Gram matrix of a queue has a condition
-number around 1e5, as on real features), a drift that no linear map fits exactly, and optional dead channels.
+number around 2e4, as on real ones), a drift that no linear map fits exactly, and optional dead channels.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Stream:
         self.centres = rng.normal(size=(classes, dim)) * decay
         self.decay = decay
         self.mix_old = rng.normal(size=(dim, dim)) / np.sqrt((decay**2).sum())
-        self.mix_new = 0.6 * self.mix_old + 0.8 * rng.normal(size=(dim, dim)) / np.sqrt((decay**2).sum())
+        self.mix_new = 0.3 * self.mix_old + 0.95 * rng.normal(size=(dim, dim)) / np.sqrt((decay**2).sum())
         self.bias = np.where(rng.permutation(dim) < dead * dim, -1e3, rng.uniform(0.0, 0.6, dim))
         self.seed = seed
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rose_jax.compensation import adc, ldc, none, own, projector, sdc
+from rose_jax.compensation import adc, gd_oracle, ldc, none, own, projector, sdc
 from rose_jax.config import Config
 from rose_jax.types import Compensation
 
@@ -13,4 +13,5 @@ COMPENSATIONS: dict[str, Callable[[Config], Compensation]] = {
     "adc": adc.make,
     "ldc": ldc.make,
     "own": own.make,
+    "gd_oracle": gd_oracle.make,
 }

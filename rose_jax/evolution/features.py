@@ -63,10 +63,10 @@ def evolve_features(
         ridge=ridge,
         evolve_every=evolve_every,
     )
-    state = evolution.init(old_prototypes, new_prototypes, projector)
-    dim = state.prototypes.shape[1]
+    dim = _matrix("old_prototypes", old_prototypes, "[old classes, d]").shape[1]
     z_old, z_new = _matrix("z_old", z_old, "[n, d]", dim), _matrix("z_new", z_new, "[n, d]", dim)
     _same_images(z_old, z_new)
+    state = evolution.init(old_prototypes, new_prototypes, projector)
     images = z_new.shape[0]
     unit = granularity * -(-64 // granularity)  # whole groups, whole blocks
     size = min(-(-images // unit), -(-_IMAGES_PER_CALL // unit)) * unit

@@ -10,4 +10,5 @@ TEST_TIMES: dict[str, Callable[[Config], TestTime]] = {
     "none": none.make,
     "rose": evolve.make_rose,
     "gd": evolve.make_gd,
+    "gd_queue": evolve.make_gd_queue,
 }

@@ -1,6 +1,6 @@
-"""Test-time evolution of the drift map: RoSE's analytical solution and its gradient-descent counterpart.
+"""Test-time evolution of the drift map: RoSE's analytical solution and its gradient-descent counterparts.
 
-Both see pairs (z_old, z_new) only, and both move the unmoved prototypes p^{t-1} (Alg. 2).
+All see pairs (z_old, z_new) only, and all move the unmoved prototypes p^{t-1} (Alg. 2).
 """
 
 from rose_jax import evolution
@@ -10,21 +10,37 @@ from rose_jax.types import ClassMemory, TestTime
 
 def make_rose(config: Config) -> TestTime:
     options = config.evolution
-    return _test_time(
-        evolution.rose(
-            capacity=options.capacity,
-            alpha=options.alpha,
-            granularity=options.granularity,
-            solver=options.solver,
-            ridge=None if options.ridge < 0 else options.ridge,
-        )
+    ridge = None if options.ridge < 0 else options.ridge
+    evolver = evolution.rose(
+        capacity=options.capacity,
+        alpha=options.alpha,
+        granularity=options.granularity,
+        solver=options.solver,
+        ridge=ridge,
     )
+    note = lambda dim: evolution.ridge_for(options.capacity, dim, ridge)[1]  # noqa: E731
+    return _test_time(evolver)._replace(note=note)
 
 
 def make_gd(config: Config) -> TestTime:
+    """One Adam step per update on the pairs that came in."""
+    return _test_time(_gd(config, queue=False))
+
+
+def make_gd_queue(config: Config) -> TestTime:
+    """One Adam step per update on the whole of the queue that rose would have."""
+    return _test_time(_gd(config, queue=True))
+
+
+def _gd(config: Config, queue: bool) -> evolution.Evolver:
     options = config.evolution
-    return _test_time(
-        evolution.gd(lr=options.gd_lr, granularity=options.granularity, init=options.gd_init, queue=False)
+    return evolution.gd(
+        lr=options.gd_lr,
+        granularity=options.granularity,
+        init=options.gd_init,
+        queue=queue,
+        capacity=options.capacity,
+        alpha=options.alpha,
     )
 
 

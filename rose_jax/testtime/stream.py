@@ -27,7 +27,11 @@ def make_stream(test_time: TestTime, classifier: Classifier) -> Callable:
         scored = ~jnp.isnan(scores).any(-1)
         return state, jnp.where(scored, jnp.argmax(scores, -1), -1).astype(jnp.int32)
 
-    return jax.jit(lambda state, batches: jax.lax.scan(body, state, batches))
+    @jax.jit
+    def test_stream(state, batches: StreamBatch):
+        return jax.lax.scan(body, state, batches)
+
+    return test_stream
 
 
 def run_stream(

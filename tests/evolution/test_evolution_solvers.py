@@ -1,5 +1,7 @@
 """Both solvers against Alg. 2 in float64, and against each other; padding, bad rows, cuts of the stream."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,8 +114,7 @@ def test_how_the_stream_is_cut_changes_nothing(solver):
     under_test = engine(solver)
     whole, scores = under_test.run(stage, z_old, z_new)
     state, pieces = under_test.start(*stage), []
-    borders = [0, 1, 2, 2, 75, 150]
-    for first, last in zip(borders, borders[1:], strict=False):
+    for first, last in itertools.pairwise([0, 1, 2, 2, 76, 150]):
         rows, everything = slice(first, last), np.ones(last - first, bool)
         state, piece = under_test.step(state, z_old[rows], z_new[rows], everything, everything)
         pieces.append(piece)
@@ -167,14 +168,14 @@ def test_a_larger_table_changes_nothing(solver):
 def test_an_outlier_leaves_no_trace_once_it_has_left(granularity, capacity, outlier):
     """1e25 overflows G: updates are kept back while it is queued. 1e12 would leave rounding far above G."""
     prototypes, moves, projector, z_old, z_new, _ = features(np.random.default_rng(11), 400)
-    z_old[3] *= outlier
+    z_old[13] *= outlier
     under_test = engine("blocked", capacity, granularity)
     state = under_test.start(prototypes, moves, projector)
     everything = np.ones(200, bool)
     state, scores = under_test.step(state, z_old[:200], z_new[:200], everything, everything)
     assert np.isfinite(scores).all()
     if outlier == 1e25:
-        assert state.counts.broken_steps >= (1 if granularity == 50 else 60)
+        assert state.counts.broken_steps >= (1 if granularity == 50 else 50)
     state, _ = under_test.step(state, z_old[200:], z_new[200:], everything, everything)
     queue_old, queue_new = z_old[-capacity:].astype(np.float64), z_new[-capacity:].astype(np.float64)
     ridge = float(state.lam) * np.eye(24)
@@ -184,10 +185,14 @@ def test_an_outlier_leaves_no_trace_once_it_has_left(granularity, capacity, outl
 
 
 def test_sums_do_not_drift():
-    *stage, z_old, z_new, _ = features(np.random.default_rng(12), 3000)
-    gram = z_old[-50:].T.astype(np.float64) @ z_old[-50:]
-    for rebuild_every, bound in ((100, 1e-6), (10**9, 1e-5)):
-        state, _ = wrap(blocked(50, 0.2, block=16, rebuild_every=rebuild_every)).run(stage, z_old, z_new)
+    *stage, z_old, z_new, _ = features(np.random.default_rng(12), 2000)
+    everything = np.ones(200, bool)
+    gram = z_old[-70:].T.astype(np.float64) @ z_old[-70:]
+    for under_test, bound in ((engine(), 1e-5), (wrap(blocked(70, 0.2, 1, 1e-4, 16, rebuild_every=100)), 1e-6)):
+        state = under_test.start(*stage)
+        for first in range(0, 2000, 200):
+            rows = slice(first, first + 200)
+            state, _ = under_test.step(state, z_old[rows], z_new[rows], everything, everything)
         assert np.abs(state.sums[:, :24] - gram).max() <= bound * np.abs(gram).max()
 
 

@@ -181,6 +181,8 @@ def objective_transform(key, images):
 
 # FCS
 
+noisy_prototypes = jax.jit(fcs.noisy_prototypes, static_argnums=4)
+
 
 def fcs_oracle(trainable, stats, prev, batch, config, offset, key):
     options = config.fcs
@@ -197,7 +199,7 @@ def fcs_oracle(trainable, stats, prev, batch, config, offset, key):
     if prev is not None:
         z_old = tiny.features(prev.variables, np.asarray(batch.images)[valid])
         a, b = numpy(trainable["transfer"]["weight"]), numpy(trainable["transfer"]["bias"])
-        noisy, chosen = fcs.noisy_prototypes(
+        noisy, chosen = noisy_prototypes(
             key, prev.memory, prev.extra["variance"], jnp.int32(offset), options.prototype_batch
         )
         noisy, chosen = numpy(noisy), np.asarray(chosen)
@@ -259,9 +261,7 @@ def test_fcs_distances_are_safe_where_nothing_moved():
 
 def test_noisy_prototypes_have_the_mean_radius_of_known_classes():
     prev = snapshot(1, "linear")
-    noisy, chosen = fcs.noisy_prototypes(
-        jax.random.key(0), prev.memory, prev.extra["variance"], jnp.int32(2), 40_000
-    )
+    noisy, chosen = noisy_prototypes(jax.random.key(0), prev.memory, prev.extra["variance"], jnp.int32(2), 40_000)
     assert set(np.unique(chosen)) == {0, 1}
     spread = (numpy(noisy) - numpy(prev.memory.mean)[np.asarray(chosen)]).var()
     assert spread == pytest.approx((0.5 + 0.7) / 2, rel=0.02)

@@ -73,6 +73,12 @@ def test_two_training_programs_whatever_the_number_of_tasks(finished):
     assert results["train"]["compilations"] == 2
 
 
+def test_streams_compile_once_per_row_whatever_the_number_of_stages(finished):
+    """Rows that evolve have two programs: the first stage, which has no old encoder, and all others."""
+    names = finished[2]
+    assert sum("test_stream" in name for name in names) == 1 + 1 + 2 + 2, names
+
+
 def test_first_stage_is_the_same_for_every_row(finished):
     scores = finished[1]["scores"]
     assert len({score["per_stage"][0] for score in scores.values()}) == 1

@@ -16,6 +16,8 @@ SIZES = (3, 2, 2)
 
 
 class View:
+    notes: dict = {}  # noqa: RUF012
+
     """Stage t with made-up features; the stream's length is no multiple of any batch."""
 
     def __init__(self, stage, seed=0):

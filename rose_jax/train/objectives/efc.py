@@ -112,9 +112,10 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
                 z_old, features[:n], trainable["projector"], batch.mask, config.projector.loss
             ),
         }
+        rows = jnp.arange(batch_size)  # padding comes last; XLA cannot slice a split axis unevenly, but gather
         buffer = {
-            "images": batch.images[:batch_size],  # padding rows come last
-            "labels": batch.labels[:batch_size],
+            "images": batch.images[rows],
+            "labels": batch.labels[rows],
             "count": batch.mask.sum(dtype=jnp.int32),
         }
         return sum(terms.values()), ({"norm": kept["norm"], "buffer": buffer}, terms)

@@ -1,0 +1,145 @@
+"""What stands in results.json: scores from outcomes, the setting, what training took, the environment."""
+
+import datetime
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import flax
+import jax
+import jaxlib
+import numpy as np
+import optax
+
+from rose_jax import hosts, metrics
+from rose_jax.config import Config
+from rose_jax.data.pipeline import Pipeline
+from rose_jax.files import read_arrays, write_arrays
+from rose_jax.scoring import Outcome, Scorer
+from rose_jax.sharding import Layout
+from rose_jax.trajectory import Trajectory
+from rose_jax.workdir import Workdir
+
+
+def scores(
+    outcomes: dict[str, list[Outcome]],
+    scorers: dict[str, Scorer],
+    trajectory: Trajectory,
+    pipeline: Pipeline,
+    work: Workdir,
+) -> dict[str, dict[str, Any]]:
+    """Per row: accuracies, drift, cost."""
+    config, scenario = pipeline.config, pipeline.scenario
+    labels = pipeline.labels["test"]
+    streams = [scenario.stream_indices(labels, task, config.seed) for task in range(scenario.num_tasks)]
+    true_means = _true_means(trajectory, pipeline, work) if scenario.num_tasks > 1 else None
+    found = {}
+    for name, stages in outcomes.items():
+        score = metrics.summary(
+            [labels[stream] for stream in streams],
+            [stage.predictions for stage in stages],
+            scenario.task_of_class(),
+            config.scenario.start,
+        )
+        last = stages[-1]
+        score["ms_per_image"] = 1e3 * last.seconds / len(last.predictions)
+        score["counts"] = _counts(stages)
+        note = scorers[name].moving.note(last.unmoved.shape[1])
+        if note:
+            score["note"] = note
+        score["origin"] = scorers[name].row.origin
+        if true_means is not None:
+            true_old, true_new = true_means
+            old = slice(0, scenario.offset(scenario.num_tasks - 1))
+            cosines = metrics.drift_cosines(
+                np.asarray(last.memory.mean)[old], last.unmoved[old], true_new[old], true_old[old]
+            )
+            score["drift_cosines"] = cosines
+            score["drift_cosine"] = float(np.mean(cosines)) if np.isfinite(cosines).all() else float("nan")
+        found[name] = score
+    return found
+
+
+def earlier_scores(workdir: Path) -> dict[str, dict[str, Any]]:
+    """Rows that an earlier command scored on this workdir, and thus with this config, stay in the table."""
+    try:
+        return json.loads((workdir / "results.json").read_text())["scores"]
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def train_summary(training: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Totals, as the contract has them, and each trajectory's own."""
+    seconds = sum(t["seconds"] for t in training.values())
+    images = sum(t["seconds"] * t["images_per_second"] for t in training.values())
+    return {
+        "seconds": round(seconds, 1),
+        "images_per_second": round(images / max(seconds, 1e-9), 1),
+        "compilations": sum(t["compilations"] for t in training.values()),
+        "objectives": training,
+    }
+
+
+def setting(config: Config, pipeline: Pipeline) -> dict[str, Any]:
+    scenario = pipeline.scenario
+    return {
+        "dataset": config.data.dataset,
+        "start": config.scenario.start,
+        "tasks": config.scenario.tasks,
+        "class_order": scenario.class_order.tolist(),
+        "task_classes": [
+            scenario.class_order[list(scenario.classes(t))].tolist() for t in range(scenario.num_tasks)
+        ],
+        "config_name": config.name,
+        "label": config.preset,
+        "note": config.note,
+        "seed": config.seed,
+    }
+
+
+def environment(layout: Layout) -> dict[str, Any]:
+    return {
+        "command": " ".join(["python -m rose_jax.main", *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "flax": flax.__version__,
+        "optax": optax.__version__,
+        "device": layout.mesh.devices.flat[0].device_kind,
+        "num_devices": layout.num_devices,
+        "num_processes": jax.process_count(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def _true_means(trajectory, pipeline: Pipeline, work: Workdir) -> tuple[np.ndarray, np.ndarray]:
+    """[C, d] means of every class's training images under the last two encoders: for the metric only."""
+    last = pipeline.scenario.num_tasks - 1
+    path = work.path / "scores" / f"{trajectory.name}_true_means.npz"
+    saved = read_arrays(path)
+    if not hosts.agree(saved is not None) or saved is None:
+        indices = np.flatnonzero(pipeline.labels["train"] < pipeline.scenario.offset(last))
+        labels = pipeline.labels["train"][indices]
+        saved = {}
+        for key, task in (("old", last - 1), ("new", last)):
+            features, _ = pipeline.encode(trajectory[task].variables, "train", indices)
+            sums = np.zeros((pipeline.scenario.num_classes, features.shape[1]))
+            np.add.at(sums, labels, features)
+            counts = np.bincount(labels, minlength=pipeline.scenario.num_classes)
+            saved[key] = sums / np.maximum(counts, 1)[:, None]
+        if jax.process_index() == 0:
+            write_arrays(path, saved)
+    return saved["old"], saved["new"]
+
+
+def _counts(stages: list[Outcome]) -> dict[str, float]:
+    """Whole numbers add up over the stages; of other figures the last stage's stands."""
+    total: dict[str, float] = {}
+    for stage in stages:
+        for name, value in stage.counts.items():
+            total[name] = total.get(name, 0) + value if isinstance(value, int) else value
+    return total

@@ -1,0 +1,134 @@
+"""The library face: whole streams, calls of any size, bad input, checkpoints."""
+
+import io
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from evolution_oracle import evolve, features
+
+from rose_jax.errors import UserError
+from rose_jax.evolution import Evolution, evolve_features
+from rose_jax.evolution.features import _step
+from rose_jax.evolution.queue import pseudo_features
+
+OPTIONS = {"capacity": 70, "alpha": 0.2, "seed": 5, "ridge": 1e-4}
+
+
+def small_stage(seed, n):
+    prototypes, moves, projector, z_old, z_new, labels = features(np.random.default_rng(seed), n)
+    pseudo = pseudo_features(jax.random.key(5), prototypes, moves, 70, 0.2)
+    return (z_old, z_new, prototypes[moves], prototypes[~moves], projector), moves, np.asarray(pseudo), labels
+
+
+def test_equals_float64_alg2():
+    (z_old, z_new, old, new, projector), moves, pseudo, _ = small_stage(40, 190)
+    result = evolve_features(z_old, z_new, old, new, projector, **OPTIONS)
+    scores, moved = evolve(pseudo, np.concatenate([old, new]), moves, projector, z_old, z_new, 1e-4)
+    np.testing.assert_array_equal(result.predictions, scores.argmax(1))
+    np.testing.assert_allclose(result.prototypes, moved, atol=2e-4)
+    assert result.counts == {"images": 190, "bad_rows": 0, "broken_steps": 0, "ill_posed_steps": 0}
+    assert result.notes == ()
+
+
+def test_evolve_every_reads_only_every_kth_old_feature():
+    (z_old, z_new, old, new, projector), moves, pseudo, _ = small_stage(41, 190)
+    enters = np.arange(190) % 3 == 0
+    z_old[~enters] = np.nan
+    result = evolve_features(z_old, z_new, old, new, projector, **OPTIONS, evolve_every=3)
+    table = np.concatenate([old, new])
+    scores, _ = evolve(pseudo, table, moves, projector, z_old, z_new, 1e-4, enters=enters)
+    np.testing.assert_array_equal(result.predictions, scores.argmax(1))
+    assert result.counts["bad_rows"] == 0
+
+
+def test_other_types_identity_projector_and_bad_rows():
+    (z_old, z_new, old, new, _), *_ = small_stage(42, 100)
+    identity = np.eye(24)
+    expected = evolve_features(z_old, z_new, old, new, identity, **OPTIONS)
+    wide = [x.astype(np.float64) for x in (z_old, z_new, old, new)]
+    found = evolve_features(*wide, **OPTIONS)
+    np.testing.assert_array_equal(found.predictions, expected.predictions)
+    on_device = evolve_features(*(jnp.asarray(x) for x in (z_old, z_new, old, new)), **OPTIONS)
+    np.testing.assert_array_equal(on_device.predictions, expected.predictions)
+    wide[1][17, 3] = 1e300  # finite in float64, not in float32
+    spoiled = evolve_features(*wide, **OPTIONS)
+    assert spoiled.predictions[17] == -1
+    assert (np.delete(spoiled.predictions, 17) >= 0).all()
+    assert spoiled.counts["bad_rows"] == 1
+
+
+def test_calls_of_any_size_and_a_checkpoint_between_them():
+    (z_old, z_new, old, new, projector), *_ = small_stage(43, 128)
+    expected = evolve_features(z_old, z_new, old, new, projector, **OPTIONS)
+    evolution = Evolution(**OPTIONS)
+    state, labels = evolution.init(old, new, projector), []
+    compiled = _step._cache_size()
+    for first in range(0, 128, 32):
+        state, found = evolution.step(state, z_old[first : first + 32], z_new[first : first + 32])
+        labels.append(found)
+        leaves, structure = jax.tree.flatten(state)
+        file = io.BytesIO()
+        np.savez(file, *leaves)
+        file.seek(0)
+        with np.load(file) as saved:
+            state = jax.tree.unflatten(structure, [jnp.asarray(saved[name]) for name in saved.files])
+    assert _step._cache_size() == compiled + 1
+    np.testing.assert_array_equal(np.concatenate(labels), expected.predictions)
+    np.testing.assert_allclose(evolution.prototypes(state), expected.prototypes, atol=1e-4)
+    np.testing.assert_allclose(old @ evolution.drift_map(state), expected.prototypes[:8], atol=2e-4)
+
+
+def test_empty_streams():
+    (_, _, old, new, projector), *_ = small_stage(44, 1)
+    result = evolve_features(np.zeros((0, 24)), np.zeros((0, 24)), old, new, projector, **OPTIONS)
+    assert result.predictions.shape == (0,)
+    np.testing.assert_allclose(result.prototypes, np.concatenate([old @ projector, new]), atol=1e-5)
+
+
+GOOD = {"z_old": (6, 4), "z_new": (6, 4), "old_prototypes": (3, 4), "new_prototypes": (2, 4), "projector": (4, 4)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("z_old", np.ones((6, 5)), r"z_old has shape \(6, 5\), expected \[n, d\] with d=4"),
+        ("z_old", np.ones((5, 4)), r"z_old has shape \(5, 4\) and z_new \(6, 4\)"),
+        ("z_new", np.ones(4), r"z_new has shape \(4,\), expected \[n, d\]"),
+        ("old_prototypes", np.ones((0, 4)), r"old_prototypes is empty: shape \(0, 4\)"),
+        ("old_prototypes", np.ones(4), r"old_prototypes has shape \(4,\), expected \[old classes, d\]"),
+        ("old_prototypes", np.full((3, 4), np.nan), "old_prototypes holds NaN or Inf"),
+        ("new_prototypes", np.ones((2, 3)), r"new_prototypes has shape \(2, 3\).*d=4"),
+        ("new_prototypes", [[1, 2], [3]], "new_prototypes is not an array"),
+        ("projector", np.ones((5, 4)), r"projector has shape \(5, 4\), expected \[d, d\] = \(4, 4\)"),
+        ("projector", np.full((4, 4), "a"), r"projector holds <U1, expected real numbers"),
+        ("capacity", 0, "capacity must be at least 1, not 0"),
+        ("granularity", 0, "granularity must be at least 1"),
+        ("evolve_every", 0, "evolve_every must be at least 1"),
+        ("alpha", -0.1, "alpha must be"),
+        ("ridge", -1.0, "ridge must not be negative"),
+        ("solver", "blokced", "Unknown solver 'blokced'. Did you mean 'blocked'"),
+    ],
+)
+def test_bad_input_is_named(name, value, message):
+    arguments = {key: np.ones(shape) for key, shape in GOOD.items()} | {name: value}
+    with pytest.raises(UserError, match=message):
+        evolve_features(**arguments)
+
+
+def test_noise_that_drowns_the_prototypes_warns():
+    evolution = Evolution(capacity=8, alpha=0.51)
+    with pytest.warns(UserWarning, match=r"alpha=0.51 drowns the prototypes: noise of norm 1.02"):
+        evolution.init(np.full((3, 4), 0.5), np.ones((2, 4)))
+
+
+def test_a_short_queue_is_said_in_log_and_results(caplog):
+    arguments = {key: np.ones(shape) for key, shape in GOOD.items()} | {"z_old": np.ones((0, 4))}
+    arguments["z_new"] = arguments["z_old"]
+    with caplog.at_level(logging.WARNING):
+        result = evolve_features(**arguments, capacity=5)
+    assert "queue capacity 5 < 1.5 x dimension 4" in caplog.text
+    assert result.notes
+    assert "ridge raised" in result.notes[0]

@@ -1,0 +1,189 @@
+"""Rows by name, schedules, executables, the post-task passes over D_t: what the methods share."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_encoder as tiny
+from PIL import Image
+
+from configs import cifar100_cold10, imagenet100_warm10, tiny_warm5
+from rose_jax.classify import CLASSIFIERS
+from rose_jax.config import Config
+from rose_jax.data import augment, resize, views
+from rose_jax.data.geometry import Box
+from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.scenario import make_scenario
+from rose_jax.data.sources import ArraySplit, Dataset
+from rose_jax.errors import UserError
+from rose_jax.methods import METHODS, Row, resolve
+from rose_jax.sharding import Layout
+from rose_jax.train.loop import make_task
+from rose_jax.train.objectives import OBJECTIVES, make_objective
+from rose_jax.train.schedule import learning_rate
+from rose_jax.train.step import make_begin, make_step
+from rose_jax.types import ClassMemory, Snapshot
+
+SIZES = (3, 2, 1)  # tasks of different size run the same program
+
+
+def test_names():
+    rows = resolve(["lwf", "efc+rose", "fcs+gd"])
+    assert rows["efc+rose"] == Row("efc", "projector", "rose", "ncm", "ours")
+    assert rows["fcs+gd"].test_time == "gd"
+    with pytest.raises(UserError, match=r"lwf\+rose"):
+        resolve(["lwf+rosé"])
+
+
+def test_all_rows_of_the_family_need_four_trajectories():
+    rows = resolve([*METHODS, "lwf+rose", "efc+rose", "fcs+rose"])
+    assert {row.objective for row in rows.values()} == {"base", "lwf", "efc", "fcs"}
+
+
+def test_expanded_heads_are_read_at_their_upright_outputs():
+    head = {"weight": jnp.arange(24.0).reshape(12, 2), "bias": jnp.zeros(12)}
+    memory = ClassMemory(jnp.zeros((3, 2)), jnp.array([0, 0, -1]))
+    logits = CLASSIFIERS["head"].logits(head, memory, jnp.ones((1, 2)))
+    np.testing.assert_array_equal(logits, [[1, 17, -np.inf]])  # rows 0 and 4 of the head
+
+
+# Schedules.
+
+
+def lwf_train(config):
+    parts = dict(encoder=tiny.encoder(), num_classes=100, image_shape=tiny.SHAPE, transform=None)
+    return make_objective("lwf", config=config, **parts).train
+
+
+def test_lwf_schedules():
+    config = cifar100_cold10.get_config()
+    assert lwf_train(config) is None  # RoSE's
+    config.lwf.schedule = "official"
+    train = lwf_train(config)
+    scenario = make_scenario(config.scenario, 100)
+    assert (train.batch_size, train.first.milestones) == (128, (60, 120, 160))
+    assert learning_rate(train, scenario, 3, 50) == pytest.approx(0.005)  # not adapted to the task's size
+    warm = tiny_warm5.get_config()
+    warm.lwf.schedule = "official"
+    with pytest.raises(UserError, match="no schedule for tiny, warm"):
+        lwf_train(warm)
+
+
+def test_warm_start_expands_labels_on_cifar_and_tiny_only():
+    assert tiny_warm5.get_config().loss.expand_labels
+    assert not imagenet100_warm10.get_config().loss.expand_labels
+    assert not cifar100_cold10.get_config().loss.expand_labels
+    assert imagenet100_warm10.get_config().fcs.contrast_weight == 0.03
+
+
+# Executables.
+
+
+def small_pipeline(layout, images_per_class=6) -> Pipeline:
+    config = Config()
+    config.scenario.task_sizes = SIZES
+    config.data.augment, config.data.normalisation = "none", "digits"
+    config.loss.expand_labels = True
+    config.train.batch_size = config.efc.recipe.batch_size = config.fcs.recipe.batch_size = 4
+    config.efc.prototype_batch = config.fcs.prototype_batch = 4
+    labels = np.tile(np.arange(6), images_per_class).astype(np.int32)
+    rng = np.random.default_rng(0)
+    split = ArraySplit(rng.integers(0, 256, (len(labels), *tiny.SHAPE), dtype=np.uint8), labels)
+    dataset = Dataset("small", 6, tuple("abcdef"), tiny.SHAPE[0], split, split)
+    return Pipeline(config, dataset, make_scenario(config.scenario, 6), tiny.encoder(), layout)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_two_programs_per_objective(name, devices, monkeypatch):
+    """Whatever the number of tasks, their sizes, and the batches that an objective keeps."""
+    monkeypatch.setattr(views, "second_view", lambda key, images: images)  # half a minute to compile
+    if devices == 8 and name != "efc":  # the only one that keeps a batch
+        pytest.skip("covered on one device")
+    pipeline = small_pipeline(Layout(jax.devices()[:devices]))
+    objective = make_objective(
+        name,
+        config=pipeline.config,
+        encoder=pipeline.encoder,
+        num_classes=6,
+        image_shape=tiny.SHAPE,
+        transform=augment.train_transform("none", normalisation="digits", pad=0),
+    )
+    pipeline = pipeline.with_schedule(objective.train)
+    begin, step = make_begin(objective, 0), make_step(objective, pipeline.layout, 0)
+    prev = None
+    for index in range(3):
+        task = make_task(pipeline, index)
+        state = pipeline.layout.replicate(begin(prev, task))
+        for feed, _ in pipeline.feeds(index, 0, 2, lambda epoch: 1e-3):
+            state, terms = step(state, prev, pipeline.resident("train"), feed, task)
+        assert all(np.isfinite(value) for value in terms.values())
+        assert ("projector" in terms) == (index > 0)
+        snapshot = objective.finish(state.trainable, state.batch_stats, prev, View(pipeline, index), task)
+        assert isinstance(snapshot, Snapshot)
+        seen = np.asarray(snapshot.memory.origin)
+        assert np.all(seen[pipeline.scenario.offset(index) : pipeline.scenario.seen(index)] == index)
+        prev = pipeline.layout.replicate(snapshot)
+    assert step._cache_size() == 2
+
+
+class View:
+    """D_t alone, as Stage shows it to `finish`."""
+
+    def __init__(self, pipeline, stage):
+        self.pipeline, self.rows = pipeline, pipeline.task_images(stage)
+        self.stage = stage
+
+    def encode_train(self, variables):
+        return self.pipeline.encode(variables, "train", self.rows)[0], self.pipeline.labels["train"][self.rows]
+
+    def train_batches(self, key, epochs, transform=None):
+        return self.pipeline.augmented(self.stage, key, epochs, transform)
+
+    def encode(self, variables, images):
+        return self.pipeline.features(variables, images)
+
+
+# Passes over D_t after its training.
+
+
+def test_augmented_passes_see_every_image_once_and_repeat_themselves():
+    pipeline = small_pipeline(Layout(jax.devices()[:8]), images_per_class=7)  # 21 images in batches of 8
+    key = jax.random.key(3)
+    passes = [list(pipeline.augmented(0, key, 2)) for _ in range(2)]
+    for first, second in zip(*passes, strict=True):
+        for a, b in zip(first, second, strict=True):
+            np.testing.assert_array_equal(a, b)
+    batches = passes[0]
+    assert len(batches) == 6
+    assert all(images.shape == (8, *tiny.SHAPE) for images, _, _ in batches)
+    split = pipeline.splits["train"]
+    normalise = augment.test_transform(normalisation="digits")
+    wanted = np.asarray(normalise(jnp.asarray(split.images[pipeline.task_images(0)])))
+    for epoch in range(2):
+        seen = [np.asarray(i)[np.asarray(m)] for i, _, m in batches[3 * epoch : 3 * epoch + 3]]
+        rows = np.concatenate(seen).reshape(21, -1)
+        order = np.lexsort(rows.T), np.lexsort(wanted.reshape(21, -1).T)
+        np.testing.assert_allclose(rows[order[0]], wanted.reshape(21, -1)[order[1]], atol=1e-6)
+    assert not np.array_equal(batches[0][1], batches[3][1])  # another order in the second epoch
+
+
+def test_schedule_of_an_objective_shares_the_data():
+    pipeline = small_pipeline(Layout(jax.devices()[:1]))
+    data = pipeline.resident("train")
+    other = pipeline.with_schedule(dataclasses.replace(pipeline.config.train, batch_size=2))
+    assert other.resident("train") is data
+    assert (other.config.train.batch_size, pipeline.config.train.batch_size) == (2, 4)
+    assert pipeline.with_schedule(None) is pipeline
+
+
+@pytest.mark.parametrize("box", [(3, 1, 5, 7), (0, 0, 14, 14), (2, 4, 11, 9), (13, 13, 1, 1)])
+def test_resized_crop_is_pillow_s(box):
+    image = np.random.default_rng(0).integers(0, 256, (14, 14, 3), dtype=np.uint8)
+    top, left, height, width = box
+    expected = Image.fromarray(image).crop((left, top, left + width, top + height)).resize((10, 10), 2)
+    boxes = Box(*(jnp.array([v], jnp.int32) for v in box))
+    got = resize.resized_crop(jnp.asarray(image)[None], boxes, 10)[0]
+    assert np.abs(np.asarray(got, int) - np.asarray(expected, int)).max() <= 1  # Pillow's weights are fixed-point
