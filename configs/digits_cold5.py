@@ -5,10 +5,13 @@ Hardware:  2 CPU cores
 """
 
 from rose_jax.config import Config, Recipe, Schedule
+from rose_jax.errors import unknown
 
 
 def get_config(arg: str = "") -> Config:
-    config = Config(name="digits_cold5", preset="thin")
+    if arg:
+        raise unknown("preset", arg, ("none: the digits run is small as it is",))
+    config = Config(name="digits_cold5")
     config.data.dataset, config.data.normalisation = "digits", "digits"
     config.data.augment, config.data.pad = "shift", 2
     config.scenario.tasks = 5

@@ -5,8 +5,8 @@ Hardware:  8 accelerators (a v4-8 or 8 x A100); presets :thin (width 16, 24 + 10
 Expected:  63.18 last accuracy with the full setting (the paper's figure; not run here)
 """
 
-from configs.common import preset, setting
 from rose_jax.config import Config
+from rose_jax.settings import preset, setting
 
 
 def get_config(arg: str = "") -> Config:

@@ -5,8 +5,8 @@ Hardware:  one accelerator of 16 GB or more; presets for a CPU: :thin (width 16,
 Expected:  47.07 last accuracy with the full setting (the paper's figure; not run here)
 """
 
-from configs.common import preset, setting
 from rose_jax.config import Config
+from rose_jax.settings import preset, setting
 
 
 def get_config(arg: str = "") -> Config:

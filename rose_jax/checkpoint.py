@@ -27,6 +27,9 @@ class Checkpoints:
     def __init__(self, folder: Path):
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
+        if jax.process_index() == 0:
+            for leftover in self.folder.glob("*.orbax-checkpoint-tmp*"):  # of a run that was killed
+                shutil.rmtree(leftover, ignore_errors=True)
         self._checkpointer = ocp.StandardCheckpointer()
         self._worker = ThreadPoolExecutor(1)
         self._pending: tuple[str, Future] | None = None
@@ -89,10 +92,20 @@ class Checkpoints:
             self._manifest(name).unlink(missing_ok=True)  # first: without it the folder does not count
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
+    def remove_all(self, prefix: str, newer_than: int = -1) -> None:
+        """Removes the checkpoints PREFIX_NUMBER, half-written ones included, whose number is larger."""
+        names = {path.name.removesuffix(".manifest.json") for path in self.folder.glob(f"{prefix}_*")}
+        for name in names:
+            number = name.rsplit("_", 1)[1]
+            if number.isdigit() and int(number) > newer_than:
+                self.remove(name)
+
     def close(self) -> None:
-        self.wait()
-        self._worker.shutdown()
-        self._checkpointer.close()
+        try:
+            self.wait()
+        finally:
+            self._worker.shutdown()
+            self._checkpointer.close()
 
     def _commit(self, name: str, note: Any, keep: int | None) -> None:
         self._checkpointer.wait_until_finished()

@@ -3,13 +3,14 @@
 import jax
 import jax.numpy as jnp
 
+from rose_jax.evolution.core import matmul
 from rose_jax.models.heads import head_logits, normalize
 from rose_jax.types import Classifier, ClassMemory
 
 
 def cosine(prototypes: jax.Array, seen: jax.Array, feature: jax.Array) -> jax.Array:
     """Eq. 3: cos(f(x), p_c) for every seen class (the paper's argmin is of the distance)."""
-    scores = normalize(feature) @ normalize(prototypes).T
+    scores = matmul(normalize(feature), normalize(prototypes).T)  # as precise as the rows that evolve
     return jnp.where(seen[None, :], scores, -jnp.inf)
 
 

@@ -17,6 +17,7 @@ class Data:
     pad: int = 4
     normalisation: str = "cifar100"
     synthetic_if_missing: bool = False  # smoke presets: made-up images of the right shape
+    images_per_class: int = 0  # use only so many of each class and split; 0 is all
     decode_workers: int = 8  # processes that decode streamed sets
 
 
@@ -172,7 +173,7 @@ class Test:
 @dataclass
 class Config:
     name: str = ""
-    preset: str = "full"  # full | thin | smoke
+    preset: str = "full"  # full | thin | smoke | custom: a full one with keys changed on the command line
     note: str = ""  # what a reader of the results must know
     seed: int = 0
     methods: tuple[str, ...] = ("base", "projector", "gd", "rose")
@@ -213,7 +214,7 @@ CHOICES = {
     "ldc.init": ("random", "identity"),
     "efc.first_optimizer": ("adam", "sgd"),
     "fcs.first_optimizer": ("adam", "sgd"),
-    "preset": ("full", "thin", "smoke"),
+    "preset": ("full", "thin", "smoke", "custom"),
 }
 POSITIVE = (
     "scenario.tasks",
@@ -245,8 +246,17 @@ def validate(config: Config) -> Config:
     for key in POSITIVE:
         if get(config, key) < 1:
             raise UserError(f"config.{key} is {get(config, key)}; it must be at least 1.")
+    if config.test.batch_size % config.evolution.granularity:
+        raise UserError(
+            f"config.test.batch_size {config.test.batch_size} must be a multiple of config.evolution.granularity "
+            f"{config.evolution.granularity}: updates do not cross test batches."
+        )
+    if config.scenario.start == "cold" and config.scenario.first_classes:
+        raise UserError("config.scenario.first_classes is for warm start; a cold one has equal tasks.")
     if config.evolution.alpha < 0:
         raise UserError(f"config.evolution.alpha is {config.evolution.alpha}; it must not be negative.")
+    if config.model.compute_dtype == "float64" and not _x64():
+        raise UserError("config.model.compute_dtype float64 needs the environment variable JAX_ENABLE_X64=1.")
     for kind in ("first", "later"):
         schedule = getattr(config.train, kind)
         if list(schedule.milestones) != sorted(set(schedule.milestones)):
@@ -271,3 +281,9 @@ def keys(config: Any, prefix: str = "") -> list[str]:
         else:
             found.append(prefix + item.name)
     return found
+
+
+def _x64() -> bool:
+    import jax
+
+    return bool(jax.config.read("jax_enable_x64"))

@@ -21,6 +21,7 @@ from rose_jax.sharding import Layout
 from rose_jax.stage import Stage
 from rose_jax.train.objectives import make_objective
 from rose_jax.trajectory import Trajectory
+from rose_jax.types import Objective
 from rose_jax.workdir import Workdir
 
 SCHEMA = 1
@@ -44,40 +45,35 @@ def run(
         class_list=config.data.class_list or None,
         synthetic_if_missing=config.data.synthetic_if_missing,
     )
-    scenario = make_scenario(config.scenario, dataset.num_classes)
+    scenario = make_scenario(config.scenario, dataset.num_classes, config.data.images_per_class)
     encoder = resnet18(config.model.width, config.model.stem, config.model.compute_dtype)
     pipeline = Pipeline(config, dataset, scenario, encoder, layout)
-    with Workdir(workdir, config, overwrite, writers, profile_steps) as work:
+    with Workdir(workdir, config, dataset.identity, overwrite, writers, profile_steps) as work:
+        groups = _by_objective(rows)
+        trajectories = {
+            name: Trajectory(name, _objective(name, config, pipeline), pipeline, work) for name in groups
+        }
         scores: dict[str, dict[str, Any]] = {}
         training: dict[str, dict[str, Any]] = {}
-        for name, members in _by_objective(rows).items():
-            objective = make_objective(
-                name,
-                config=config,
-                encoder=encoder,
-                num_classes=scenario.num_classes,
-                image_shape=pipeline.image_shape,
-                transform=augment.train_transform(
-                    config.data.augment, normalisation=config.data.normalisation, pad=config.data.pad
-                ),
-            )
-            trajectory = Trajectory(name, objective, pipeline, work)
-            try:
-                work.need_space(trajectory.bytes_to_come())
+        try:
+            work.need_space(sum(trajectory.bytes_to_come() for trajectory in trajectories.values()))
+            for name, trajectory in trajectories.items():
                 scorers = {
                     row: Scorer(row, choice, config, layout, work.path / "scores")
-                    for row, choice in members.items()
+                    for row, choice in groups[name].items()
                 }
                 outcomes = _follow(trajectory, scorers, pipeline, work)
                 scores |= results_lib.scores(outcomes, scorers, trajectory, pipeline, work)
-            finally:
+                compilations = trajectory.step._cache_size()
+                training[name] = work.training_summary(name) | {"compilations": compilations}
+        finally:
+            for trajectory in trajectories.values():
                 trajectory.close()
-            training[name] = work.training_summary(name) | {"compilations": trajectory.step._cache_size()}
         results = {
             "schema": SCHEMA,
             "setting": results_lib.setting(config, pipeline),
-            "scores": results_lib.earlier_scores(work.path) | {name: scores[name] for name in rows},
-            "train": results_lib.train_summary(training),
+            "scores": results_lib.earlier_scores(work.path, config) | {name: scores[name] for name in rows},
+            "train": results_lib.train_summary(training, work.path),
             "environment": results_lib.environment(layout),
         }
         if jax.process_index() == 0:
@@ -113,6 +109,18 @@ def _follow(
         line = "  ".join(f"{name} {value:.1f}" for name, value in accuracy.items())
         work.progress.stage(f"{trajectory.name} task {task + 1}/{pipeline.scenario.num_tasks}  accuracy: {line}")
     return outcomes
+
+
+def _objective(name: str, config: Config, pipeline: Pipeline) -> Objective:
+    options = config.data
+    return make_objective(
+        name,
+        config=config,
+        encoder=pipeline.encoder,
+        num_classes=pipeline.scenario.num_classes,
+        image_shape=pipeline.image_shape,
+        transform=augment.train_transform(options.augment, normalisation=options.normalisation, pad=options.pad),
+    )
 
 
 def _by_objective(rows: dict[str, Row]) -> dict[str, dict[str, Row]]:

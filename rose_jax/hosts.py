@@ -47,9 +47,13 @@ def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -
 
 def agree(value: bool) -> bool:
     """What process 0 says, on all of them: decisions that follow from files must be the same everywhere."""
+    return bool(agree_on_number(int(value)))
+
+
+def agree_on_number(value: int) -> int:
     if jax.process_count() == 1:
         return value
-    return bool(multihost_utils.broadcast_one_to_all(np.int32(value)))
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
 def barrier(name: str) -> None:
@@ -90,9 +94,10 @@ class Preemption:
     def asked(self) -> bool:
         """To be called by all processes alike, at points where saving makes sense."""
         self._calls += 1
-        if jax.process_count() == 1:
-            return self._asked
-        return multihost_utils.reached_preemption_sync_point(self._calls)
+        if jax.process_count() > 1:
+            # True at one step only, the first that all processes can reach: remember it
+            self._asked |= multihost_utils.reached_preemption_sync_point(self._calls)
+        return self._asked
 
     def close(self) -> None:
         if self._previous is not None:

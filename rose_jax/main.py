@@ -35,6 +35,13 @@ def main(argv: list[str]) -> None:
     config: Config = _CONFIG.value
     if _METHODS.value is not None:
         config.methods = tuple(_METHODS.value)
+    # Resume is exact only where sums are; on other devices the flag means nothing.
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
+    changed = _changed_keys(sys.argv)
+    if changed and config.preset == "full":
+        config.preset = "custom"
+    if changed:
+        config.note = "; ".join(filter(None, [config.note, "changed: " + ", ".join(changed)]))
     validate(config)
     from rose_jax import experiment, hosts  # after the flags: importing jax is slow, and errors above need none
     from rose_jax.workdir import default_workdir
@@ -81,7 +88,7 @@ def _cache_compilations() -> None:
 
 def _parse(argv: list[str]) -> list[str]:
     """absl's parser, with the nearest right key where --config.KEY does not exist."""
-    _make_siblings_importable(argv)
+    _check_config_file(argv)
     try:
         return flags.FLAGS(argv)
     except (AttributeError, KeyError, flags.UnrecognizedFlagError) as error:
@@ -95,18 +102,19 @@ def _parse(argv: list[str]) -> list[str]:
         raise UserError(str(error)) from None
 
 
-def _make_siblings_importable(argv: list[str]) -> None:
-    """Config files import configs.common; let them, from whatever folder the command is given."""
+def _check_config_file(argv: list[str]) -> None:
     for position, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
         if name in ("--config", "-config"):
-            value = value if equals else "".join(argv[position + 1 : position + 2])
-            path = Path(value.split(":")[0])
+            path = Path((value if equals else "".join(argv[position + 1 : position + 2])).split(":")[0])
             if not path.is_file():
-                raise UserError(
-                    f"There is no config file {path}. Those of the paper are in configs/ of the repository."
-                )
-            sys.path.insert(0, str(path.absolute().parent.parent))
+                raise UserError(f"There is no config file {path}. The paper's are in configs/ of the repository.")
+
+
+def _changed_keys(argv: list[str]) -> list[str]:
+    """Keys given on the command line that make a run something else than what its config file names."""
+    given = [argument.lstrip("-").split("=")[0] for argument in argv if argument.lstrip("-").startswith("config.")]
+    return [key.removeprefix("config.") for key in given if key not in ("config.seed", "config.data.dir")]
 
 
 if __name__ == "__main__":

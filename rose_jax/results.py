@@ -17,11 +17,12 @@ import optax
 from rose_jax import hosts, metrics
 from rose_jax.config import Config
 from rose_jax.data.pipeline import Pipeline
+from rose_jax.errors import UserError
 from rose_jax.files import read_arrays, write_arrays
 from rose_jax.scoring import Outcome, Scorer
 from rose_jax.sharding import Layout
 from rose_jax.trajectory import Trajectory
-from rose_jax.workdir import Workdir
+from rose_jax.workdir import Workdir, scoring_digest
 
 
 def scores(
@@ -47,6 +48,7 @@ def scores(
         last = stages[-1]
         score["ms_per_image"] = 1e3 * last.seconds / len(last.predictions)
         score["counts"] = _counts(stages)
+        score["options"] = scoring_digest(config)
         note = scorers[name].moving.note(last.unmoved.shape[1])
         if note:
             score["note"] = note
@@ -63,16 +65,19 @@ def scores(
     return found
 
 
-def earlier_scores(workdir: Path) -> dict[str, dict[str, Any]]:
-    """Rows that an earlier command scored on this workdir, and thus with this config, stay in the table."""
-    try:
-        return json.loads((workdir / "results.json").read_text())["scores"]
-    except (OSError, ValueError, KeyError):
-        return {}
+def earlier_scores(workdir: Path, config: Config) -> dict[str, dict[str, Any]]:
+    """Rows that an earlier command scored on this workdir with the same options stay in the table."""
+    digest = scoring_digest(config)
+    earlier = _earlier(workdir).get("scores", {})
+    return {name: score for name, score in earlier.items() if score.get("options") == digest}
 
 
-def train_summary(training: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Totals, as the contract has them, and each trajectory's own."""
+def train_summary(training: dict[str, dict[str, Any]], workdir: Path) -> dict[str, Any]:
+    """Totals, as the contract has them, and each trajectory's own, those of earlier commands included."""
+    earlier = _earlier(workdir).get("train", {}).get("objectives", {})
+    for name, summary in training.items():  # a run that only scored has compiled no training step
+        summary["compilations"] = max(summary["compilations"], earlier.get(name, {}).get("compilations", 0))
+    training = earlier | training
     seconds = sum(t["seconds"] for t in training.values())
     images = sum(t["seconds"] * t["images_per_second"] for t in training.values())
     return {
@@ -88,7 +93,9 @@ def setting(config: Config, pipeline: Pipeline) -> dict[str, Any]:
     return {
         "dataset": config.data.dataset,
         "start": config.scenario.start,
-        "tasks": config.scenario.tasks,
+        "tasks": scenario.num_tasks - (config.scenario.start == "warm"),
+        "split": "custom" if config.scenario.task_sizes else "equal",
+        "data": pipeline.dataset.identity,
         "class_order": scenario.class_order.tolist(),
         "task_classes": [
             scenario.class_order[list(scenario.classes(t))].tolist() for t in range(scenario.num_tasks)
@@ -121,8 +128,8 @@ def _true_means(trajectory, pipeline: Pipeline, work: Workdir) -> tuple[np.ndarr
     last = pipeline.scenario.num_tasks - 1
     path = work.path / "scores" / f"{trajectory.name}_true_means.npz"
     saved = read_arrays(path)
-    if not hosts.agree(saved is not None) or saved is None:
-        indices = np.flatnonzero(pipeline.labels["train"] < pipeline.scenario.offset(last))
+    if not hosts.agree(saved is not None):
+        indices = np.concatenate([pipeline.task_images(task) for task in range(last)])
         labels = pipeline.labels["train"][indices]
         saved = {}
         for key, task in (("old", last - 1), ("new", last)):
@@ -133,6 +140,8 @@ def _true_means(trajectory, pipeline: Pipeline, work: Workdir) -> tuple[np.ndarr
             saved[key] = sums / np.maximum(counts, 1)[:, None]
         if jax.process_index() == 0:
             write_arrays(path, saved)
+    if saved is None:
+        raise UserError(f"{path} is there for process 0 only; the workdir must be shared.")
     return saved["old"], saved["new"]
 
 
@@ -143,3 +152,10 @@ def _counts(stages: list[Outcome]) -> dict[str, float]:
         for name, value in stage.counts.items():
             total[name] = total.get(name, 0) + value if isinstance(value, int) else value
     return total
+
+
+def _earlier(workdir: Path) -> dict[str, Any]:
+    try:
+        return json.loads((workdir / "results.json").read_text())
+    except (OSError, ValueError):
+        return {}

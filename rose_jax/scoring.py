@@ -20,6 +20,7 @@ from rose_jax.stage import Stage
 from rose_jax.testtime import TEST_TIMES
 from rose_jax.testtime.stream import make_stream, run_stream
 from rose_jax.types import ClassMemory
+from rose_jax.workdir import scoring_digest
 
 
 class Outcome(NamedTuple):
@@ -44,6 +45,7 @@ class Scorer:
         self.still = TEST_TIMES["none"](config)
         self.moving = TEST_TIMES[row.test_time](config)
         self._streams: dict[bool, Any] = {}
+        self._ran: set[bool] = set()
         self._last: Outcome | None = None
 
     def score(self, view: Stage) -> Outcome:
@@ -85,7 +87,9 @@ class Scorer:
             batch_size=self.config.test.batch_size,
             batches_per_call=self.config.test.batches_per_call,
             evolve_every=options.evolve_every,
+            compiled=test_time.evolves in self._ran,
         )
+        self._ran.add(test_time.evolves)
         seconds = result.seconds + view.test_seconds(stage)
         if evolving:
             seconds += view.test_seconds(stage - 1) / options.evolve_every
@@ -105,7 +109,8 @@ class Scorer:
         return self._streams[test_time.evolves]
 
     def _path(self, stage: int) -> Path | None:
-        return self.folder / f"{self.name}_stage_{stage:03d}.npz" if self.folder else None
+        digest = scoring_digest(self.config)
+        return self.folder / f"{self.name}_{digest}_stage_{stage:03d}.npz" if self.folder else None
 
     def _read(self, stage: int) -> Outcome | None:
         path = self._path(stage)

@@ -22,11 +22,24 @@ class Layout:
 
     def replicate(self, tree: Any) -> Any:
         """Copies a host value, the same on every process, to all devices."""
-        return jax.device_put(tree, self.replicated)
+        return self._place(tree, self.replicated)
 
     def split(self, tree: Any, axis: int = 0) -> Any:
         """Splits arrays, the same on every process, along a batch axis that the devices divide."""
-        return jax.device_put(tree, self.batch_sharding(axis))
+        return self._place(tree, self.batch_sharding(axis))
+
+    def _place(self, tree: Any, sharding: NamedSharding) -> Any:
+        if sharding.is_fully_addressable:
+            return jax.device_put(tree, sharding)
+
+        def place(leaf: Any) -> jax.Array:
+            if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+                return jax.device_put(leaf, sharding)
+            # device_put would gather the value from every process to see that they agree
+            host = np.asarray(leaf)
+            return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+        return jax.tree.map(place, tree)
 
     def split_local(self, array: np.ndarray) -> jax.Array:
         """Joins what each process has read of a batch into one global array."""

@@ -1,7 +1,7 @@
 """A trajectory: the encoders that one objective trains, task after task, each left behind as a snapshot."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from rose_jax import hosts
 from rose_jax.checkpoint import Checkpoints
 from rose_jax.data.pipeline import Pipeline
+from rose_jax.errors import UserError
 from rose_jax.stage import Stage
 from rose_jax.train.loop import Window, make_task, total_steps, train_steps
 from rose_jax.train.step import TrainState, make_begin, make_step
@@ -28,22 +29,27 @@ class Trajectory(Sequence):
         self.checkpoints = Checkpoints(work.path / "checkpoints" / name)
         self.begin = make_begin(objective, pipeline.config.seed)
         self.step = make_step(objective, pipeline.layout, pipeline.config.seed)
-        self._loaded: dict[int, Snapshot] = {}
+        self._loaded: dict[int, Snapshot] = {}  # least recently used first
+        self._whole: set[int] = set()  # tasks whose snapshot has been verified
 
     def __len__(self) -> int:
         return self.pipeline.scenario.num_tasks
 
     def __getitem__(self, task):
-        if task not in self._loaded:
+        if task in self._loaded:
+            self._loaded[task] = self._loaded.pop(task)  # the newest in use
+        else:
             name = _stage_name(task)
-            if not self.checkpoints.usable(name):
-                raise KeyError(f"no usable snapshot of task {task} in {self.checkpoints.folder}")
-            saved = self.checkpoints.restore(name, self.pipeline.layout.replicated)
-            self._remember(task, _from_dict(saved))
+            if not hosts.agree(self.checkpoints.usable(name)):
+                raise UserError(f"There is no usable snapshot of task {task} in {self.checkpoints.folder}.")
+            self._remember(task, _from_dict(self.checkpoints.restore(name, self.pipeline.layout.replicated)))
         return self._loaded[task]
 
     def has(self, task: int) -> bool:
-        return hosts.agree(task in self._loaded or self.checkpoints.problem(_stage_name(task)) == "")
+        """Whether the task is trained; a damaged snapshot is named in a warning."""
+        if task not in self._whole and hosts.agree(self.checkpoints.usable(_stage_name(task))):
+            self._whole.add(task)
+        return task in self._whole
 
     def bytes_to_come(self) -> int:
         """What is still to be written: a snapshot per task, and the checkpoints inside one, one of them on its way."""
@@ -56,6 +62,7 @@ class Trajectory(Sequence):
     def train(self, task: int) -> float:
         """Trains task `task` unless its snapshot is there; returns seconds of training done now."""
         if self.has(task):
+            self.checkpoints.remove_all(_step_prefix(task))  # a kill may have left some
             return 0.0
         begun = time.perf_counter()
         pipeline, prev = self.pipeline, self[task - 1] if task else None
@@ -66,19 +73,6 @@ class Trajectory(Sequence):
         last = total_steps(pipeline, task)
         after = sum(total_steps(pipeline, later) for later in range(task + 1, len(self)))
         self.work.progress.task(task, len(self), last, first=saved, steps_after=after, label=self.name)
-
-        def after_call(state, done: int, window: Window):
-            nonlocal saved
-            self.work.profiler.after_step(done)
-            preempted = self.work.preemption.asked()
-            if (done - saved >= every or preempted) and done < last:
-                note = window.fetch(task)
-                self.checkpoints.save(_step_name(task, done), state, note=note, keep=KEEP_IN_TASK)
-                saved = done
-            if preempted and done < last:
-                self.checkpoints.wait()
-                raise hosts.Preempted(f"stopped at step {done} of task {task}")
-
         state = train_steps(
             self.step,
             state,
@@ -87,7 +81,7 @@ class Trajectory(Sequence):
             task,
             log=self.work.logger(self.name),
             window=window,
-            after_call=after_call,
+            after_call=self.after_call(task, saved, every, last),
         )
         view = Stage(pipeline, task, self, np.empty(0, int))
         snapshot = self.objective.finish(state.trainable, state.batch_stats, prev, view, make_task(pipeline, task))
@@ -95,26 +89,52 @@ class Trajectory(Sequence):
         self.checkpoints.save(_stage_name(task), _to_dict(self._loaded[task]))
         self.checkpoints.wait()
         hosts.barrier(f"stage {task} saved")
-        for name in self.checkpoints.names(_step_prefix(task)):
-            self.checkpoints.remove(name)
+        self._whole.add(task)
+        self.checkpoints.remove_all(_step_prefix(task))
         return time.perf_counter() - begun
+
+    def after_call(self, task: int, first: int, every: int, last: int) -> Callable:
+        """What happens between two calls of the step: profiling, a checkpoint now and then, a preemption notice."""
+        saved = first
+
+        def act(state: TrainState, done: int, window: Window) -> None:
+            nonlocal saved
+            self.work.profiler.after_step(done)
+            preempted = self.work.preemption.asked()
+            if done == last:  # the snapshot comes next
+                return
+            if preempted or done - saved >= every:
+                note = window.fetch(task)
+                self.checkpoints.save(_step_name(task, done), state, note=note, keep=KEEP_IN_TASK)
+                saved = done
+            if preempted:
+                self.checkpoints.wait()
+                hosts.barrier("preempted")  # nobody leaves before the manifest is written
+                raise hosts.Preempted(f"stopped at step {done} of task {task}")
+
+        return act
 
     def close(self) -> None:
         self.checkpoints.close()
 
     def _resume(self, state: TrainState, task: int) -> tuple[TrainState, Window]:
         """The newest checkpoint inside the task that is whole, else the task's start."""
-        state = self.pipeline.layout.replicate(state)
-        for name in reversed(self.checkpoints.names(_step_prefix(task))):
-            if hosts.agree(self.checkpoints.usable(name)):
-                restored = self.checkpoints.restore(name, self.pipeline.layout.replicated, like=state)
-                return restored, Window(**self.checkpoints.note(name))
-        return state, Window()
+        state, checkpoints = self.pipeline.layout.replicate(state), self.checkpoints
+        prefix = _step_prefix(task)
+        usable = (name for name in reversed(checkpoints.names(prefix)) if checkpoints.usable(name))
+        step = hosts.agree_on_number(int(next(usable, "_-1").rsplit("_", 1)[1]))
+        # What is newer is damaged or half written, and would confuse the pruning.
+        checkpoints.remove_all(prefix, newer_than=step)
+        if step < 0:
+            return state, Window()
+        name = _step_name(task, step)
+        restored = checkpoints.restore(name, self.pipeline.layout.replicated, like=state)
+        return restored, Window(**checkpoints.note(name))
 
     def _remember(self, task: int, snapshot: Snapshot) -> None:
         self._loaded[task] = snapshot
-        for old in sorted(self._loaded)[:-3]:  # two encoders and the previous one are all a stage needs
-            del self._loaded[old]
+        while len(self._loaded) > 3:  # two encoders and the one before are all a stage needs
+            del self._loaded[next(iter(self._loaded))]
 
 
 def _stage_name(task: int) -> str:

@@ -1,8 +1,11 @@
 """The folder of a run: one config, one process at a time, one log whose lines follow the restored step."""
 
 import contextlib
+import dataclasses
 import fcntl
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +21,18 @@ from rose_jax.profiler import Profiler
 from rose_jax.progress import Progress
 from rose_jax.writers import make_writers
 
-# Keys that may differ between runs on one workdir: they change what is scored or seen, never a number.
+# What may differ between runs on one workdir: how trained encoders are scored, and what changes no number. Outcomes
+# are kept apart by the options they were scored with.
 FREE_KEYS = (
     "methods",
     "note",
+    "preset",
     "data.dir",
     "data.decode_workers",
     "train.log_every",
     "train.checkpoint_every",
 )
+SCORING = ("evolution", "test", "sdc", "adc", "ldc")
 
 
 class Workdir:
@@ -34,11 +40,12 @@ class Workdir:
         self,
         path: Path,
         config: Config,
+        data: str = "",
         overwrite: bool = False,
         writers: tuple[str, ...] = (),
         profile_steps: int = 0,
     ):
-        self.path, self.config, self.overwrite = Path(path).absolute(), config, overwrite
+        self.path, self.config, self.data, self.overwrite = Path(path).absolute(), config, data, overwrite
         self.profiler = Profiler(self.path / "profile", profile_steps)
         self._writer_names = writers
         self._lock: Any = None
@@ -55,8 +62,6 @@ class Workdir:
             if jax.process_index() == 0:
                 self._acquire()
                 undo.callback(self._lock.close)
-                if self.overwrite:
-                    self._clear()
                 self._claim()
             hosts.barrier("workdir claimed")
             self.preemption = undo.enter_context(contextlib.closing(hosts.Preemption()))
@@ -91,6 +96,8 @@ class Workdir:
                 line = {"objective": objective} | line
                 with self.metrics_path.open("a") as file:
                     file.write(json.dumps(line) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())  # a checkpoint must not outlive the lines before it
                 for writer in (self.progress.update, *self.writers):
                     writer(line)
 
@@ -115,7 +122,7 @@ class Workdir:
         kept = [
             line
             for line in self.lines()
-            if line.get("objective") != objective or (line["task"], line["step"]) <= (task, step)
+            if line.get("objective") != objective or line["task"] != task or line["step"] <= step
         ]
         write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
 
@@ -143,16 +150,20 @@ class Workdir:
             ) from None
 
     def _claim(self) -> None:
+        """Writes the config and the data's identity, or compares them with those that are there."""
         path = self.path / "config.json"
+        here = {"data_identity": self.data} | json.loads(self.config.to_json())
         if path.exists():
-            differing = difference(json.loads(path.read_text()), json.loads(self.config.to_json()))
-            if differing:
+            differing = difference(json.loads(path.read_text()), here)
+            if differing and self.overwrite:
+                self._clear()
+            elif differing:
                 raise UserError(
                     f"The workdir {self.path} was made with another config:\n"
                     + "".join(f"  {key}: there {there!r}, here {here!r}\n" for key, there, here in differing)
                     + "Give another --workdir, or --overwrite to delete that run and start over."
                 )
-        write_text(path, self.config.to_json())
+        write_text(path, json.dumps(here, indent=2) + "\n")
 
     def need_space(self, needed: int) -> None:
         """Refuses to start what could not be finished: `needed` bytes of checkpoints are still to come."""
@@ -180,12 +191,20 @@ class Workdir:
 
 def difference(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Keys whose values differ between two saved configurations, the free ones left out."""
-    # A key that is newer than the workdir had its default then.
-    flat_there = _flatten(json.loads(Config().to_json())) | _flatten(there)
     flat_here = _flatten(here)
-    keys = [key for key in {**flat_there, **flat_here} if key not in FREE_KEYS]
+    # A key newer than the workdir had its default then; a whole section newer than it had no influence.
+    default = {k: v for k, v in _flatten(json.loads(Config().to_json())).items() if k.split(".")[0] in there}
+    flat_there = default | _flatten(there)
+    keys = [key for key in flat_here if key in flat_there and key not in FREE_KEYS]
+    keys = [key for key in keys if key.split(".")[0] not in SCORING]
     pairs = ((key, flat_there.get(key), flat_here.get(key)) for key in keys)
     return [(key, old, new) for key, old, new in pairs if old != new]
+
+
+def scoring_digest(config: Config) -> str:
+    """Names the options that outcomes depend on beside the trajectory."""
+    options = {name: dataclasses.asdict(getattr(config, name)) for name in SCORING}
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def default_workdir(config: Config) -> Path:

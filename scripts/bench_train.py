@@ -24,8 +24,7 @@ from rose_jax.models.resnet import resnet18
 from rose_jax.sharding import Layout
 from rose_jax.train.loop import make_task, train_steps
 from rose_jax.train.objectives import make_objective
-from rose_jax.train.step import make_begin, make_step
-from rose_jax.trajectory import KEEP_IN_TASK
+from rose_jax.trajectory import Trajectory
 from rose_jax.workdir import Workdir
 
 EPOCH = 39  # steps of an epoch: CIFAR-100, 10 tasks, batch 128
@@ -43,6 +42,8 @@ def main() -> None:
         figures = measure(options, Path(folder))
     for name, value in figures.items():
         print(f"{name:34s} {value:.4f}")
+    met = figures["loop / bare steps"] <= 1.05 and figures["checkpoint per epoch, fraction"] <= 0.02
+    print("limits (1.05 and 0.02):", "met" if met else "NOT met")
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
 
@@ -62,53 +63,42 @@ def measure(options, folder: Path) -> dict[str, float]:
     objective = make_objective(
         "base", config=config, encoder=encoder, num_classes=100, image_shape=(32, 32, 3), transform=transform
     )
-    begin, step, task = make_begin(objective, 0), make_step(objective, layout, 0), make_task(pipeline, 0)
-    data = pipeline.resident("train")
     feeds = [feed for feed, _ in pipeline.feeds(0, 0, steps, lambda epoch: 0.01)]
-    fresh = lambda: layout.replicate(begin(None, task))  # noqa: E731
-
     with Workdir(folder, config) as work:
-        from rose_jax.checkpoint import Checkpoints
+        trajectory = Trajectory("bench", objective, pipeline, work)
+        task, data = make_task(pipeline, 0), pipeline.resident("train")
 
-        checkpoints = Checkpoints(folder / "checkpoints")
-        saved = [0]
-
-        def bare() -> float:
-            state = jax.block_until_ready(fresh())
+        def clock(run) -> float:
+            state = jax.block_until_ready(layout.replicate(trajectory.begin(None, task)))
             start = time.perf_counter()
+            jax.block_until_ready(run(state))
+            trajectory.checkpoints.wait()
+            return time.perf_counter() - start
+
+        def bare(state):
             for feed in feeds:
-                state, _ = step(state, None, data, feed, task)
-            jax.block_until_ready(state)
-            return time.perf_counter() - start
+                state, _ = trajectory.step(state, None, data, feed, task)
+            return state
 
-        def looped() -> float:
-            state = jax.block_until_ready(fresh())
-            start = time.perf_counter()
-            jax.block_until_ready(train_steps(step, state, None, pipeline, 0, log=work.logger("bench")))
-            return time.perf_counter() - start
+        def looped(state, every=10 * steps):
+            after = trajectory.after_call(0, 0, every, 10 * steps)
+            return train_steps(
+                trajectory.step, state, None, pipeline, 0, log=work.logger("bench"), after_call=after
+            )
 
-        def checkpointed() -> float:
-            state = jax.block_until_ready(fresh())
-            start = time.perf_counter()
-            for number, feed in enumerate(feeds):
-                state, _ = step(state, None, data, feed, task)
-                if number == 0:
-                    saved[0] += 1
-                    checkpoints.save(f"task_000_step_{saved[0]:08d}", state, keep=KEEP_IN_TASK)
-            jax.block_until_ready(state)
-            checkpoints.wait()
-            return time.perf_counter() - start
+        def checkpointed(state):
+            return looped(state, every=steps - 1)  # one, near the end, and then waited for
 
         kinds = {"bare": bare, "looped": looped, "checkpointed": checkpointed}
         for kind in kinds.values():
-            kind()
+            clock(kind)
         times: dict[str, list[float]] = {name: [] for name in kinds}
         for _ in range(options.pairs):
             for name, kind in kinds.items():
-                times[name].append(kind())
-        checkpoints.close()
+                times[name].append(clock(kind))
+        trajectory.close()
     ratio = [a / b for a, b in zip(times["looped"], times["bare"], strict=True)]
-    extra = [a - b for a, b in zip(times["checkpointed"], times["bare"], strict=True)]
+    extra = [a - b for a, b in zip(times["checkpointed"], times["looped"], strict=True)]
     per_step = statistics.median(times["bare"]) / steps
     return {
         "seconds per bare step": per_step,

@@ -45,7 +45,7 @@ def get_config(name, arg=""):
 
 
 def test_there_are_fourteen_and_the_demo():
-    files = {path.stem for path in Path("configs").glob("*.py")} - {"common", "__init__"}
+    files = {path.stem for path in Path("configs").glob("*.py")} - {"__init__"}
     assert files == {*PAPER, "digits_cold5"}
 
 

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from rose_jax.config import Config
+from rose_jax.evolution.core import matmul
 from rose_jax.types import ClassMemory, Compensation
 
 
@@ -16,4 +17,4 @@ def make(config: Config) -> Compensation:
 def project_old(memory: ClassMemory, projector, stage: int) -> ClassMemory:
     """Classes that the current task did not bring go through the projector."""
     old = (memory.origin >= 0) & (memory.origin < stage)
-    return memory._replace(mean=jnp.where(old[:, None], memory.mean @ projector, memory.mean))
+    return memory._replace(mean=jnp.where(old[:, None], matmul(memory.mean, projector), memory.mean))

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ Arrays = dict[str, np.ndarray]
 def cached_arrays(folder: Path, fingerprint: str, make: Callable[[Path], None]) -> Arrays:
     """The .npy files of `folder`, memory-mapped; `make(path)` writes them if absent or of other records."""
     if _fingerprint_of(folder) != fingerprint:
-        incomplete = folder.with_name(f"{folder.name}.incomplete-{os.getpid()}")
-        shutil.rmtree(incomplete, ignore_errors=True)
         try:
-            incomplete.mkdir(parents=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            # a name of its own: hosts that share the folder may have equal process ids
+            incomplete = Path(tempfile.mkdtemp(prefix=f"{folder.name}.incomplete-", dir=folder.parent))
         except OSError as error:
             raise UserError(
                 f"Cannot write the decoded images to {folder.parent} ({error}). The data folder must be writable "

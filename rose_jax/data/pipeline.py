@@ -32,6 +32,7 @@ class Pipeline:
         self.image_shape = (dataset.image_size, dataset.image_size, 3)
         self.encoder = encoder
         self._resident: dict[str, dict[str, jax.Array]] = {}
+        self._warm: set[str] = set()  # splits whose encoder is compiled
         self._augment: dict[Callable | None, Callable] = {}
         normalise = augment.test_transform(normalisation=config.data.normalisation)
 
@@ -111,14 +112,16 @@ class Pipeline:
             )
 
     def _streamed_feeds(self, task, first_step, last_step, lr):
-        split, batch = self.splits["train"], self.config.train.batch_size
+        split, rows = self.splits["train"], self.task_images(task)
         assert isinstance(split, RecordSplit)
-        mask = self.layout.split(np.ones(batch, bool))
+        filled = min(len(rows), self.config.train.batch_size)
+        local = self.layout.padded(self.config.train.batch_size) // jax.process_count()
+        mask = self.layout.split_local(np.arange(local) < filled // jax.process_count())
         batches = streaming.train_batches(
             split,
-            self.task_images(task),
+            rows,
             order_fn=epoch_order,
-            batch_size=batch,
+            batch_size=filled,
             first_step=first_step,
             num_steps=last_step - first_step,
             image_size=self.dataset.image_size,
@@ -132,8 +135,8 @@ class Pipeline:
             yield (
                 Feed(
                     None,
-                    self.layout.split_local(images),
-                    self.layout.split_local(self.scenario.internal(labels)),
+                    self.layout.split_local(np.resize(images, (local, *images.shape[1:]))),
+                    self.layout.split_local(np.resize(self.scenario.internal(labels), local)),
                     mask,
                     self.layout.replicate(rate),
                     self.layout.replicate(np.int32(1)),
@@ -162,11 +165,12 @@ class Pipeline:
 
     def _resident_passes(self, task, key, epochs):
         resident, rows = self.resident("train") or {}, self.task_images(task)
-        size = self.layout.padded(self.config.train.batch_size)
+        batch = self.config.train.batch_size
+        size = self.layout.padded(batch)
         for epoch in range(epochs):
             order = rows[epoch_order(_seed_of(key), task, epoch, len(rows))]
-            for start in range(0, len(order), size):
-                chosen = order[start : start + size]
+            for start in range(0, len(order), batch):
+                chosen = order[start : start + batch]
                 padded = np.resize(chosen, size)
                 yield (
                     gather(resident["images"], padded),
@@ -200,30 +204,35 @@ class Pipeline:
     def encode(self, variables, name: str, indices: np.ndarray) -> tuple[np.ndarray, float]:
         """Features [n, d] of some images of a split, in the order given, and seconds without compilation."""
         size = self.layout.padded(self.config.test.batch_size)
-        features: list[jax.Array] = []
+        features: list[np.ndarray] = []
         seconds = 0.0
         for images, index, count in self._encode_batches(name, indices, size):
-            if not features:  # compile outside the clock
+            if name not in self._warm:  # compile outside the clock
                 self._encode(variables, images, index).block_until_ready()
+                self._warm.add(name)
             start = time.perf_counter()
-            features.append(self._encode(variables, images, index)[:count])
-            features[-1].block_until_ready()
+            batch = self._encode(variables, images, index).block_until_ready()
             seconds += time.perf_counter() - start
-        return np.concatenate([np.asarray(f) for f in features]), seconds
+            features.append(np.asarray(batch)[:count])
+        return np.concatenate(features), seconds
 
     def _encode_batches(self, name, indices, size):
         resident, split = self.resident(name), self.splits[name]
         if resident is None:
             assert isinstance(split, RecordSplit)
+            # each process decodes its share of every batch
+            shares = np.resize(
+                indices, (-(-len(indices) // size), jax.process_count(), size // jax.process_count())
+            )
             batches = streaming.eval_batches(
                 split,
-                indices,
-                batch_size=size,
+                shares[:, jax.process_index()].reshape(-1),
+                batch_size=shares.shape[2],
                 image_size=self.dataset.image_size,
                 num_workers=self.config.data.decode_workers,
             )
-            for images, valid in batches:
-                yield self.layout.split(images), None, int(np.sum(valid))
+            for start, (images, _) in zip(range(0, len(indices), size), batches, strict=True):
+                yield self.layout.split_local(images), None, min(size, len(indices) - start)
             return
         for start in range(0, len(indices), size):
             rows = indices[start : start + size]

@@ -15,6 +15,7 @@ class Scenario:
 
     class_order: np.ndarray  # [C] original label of internal label i
     sizes: tuple[int, ...]  # classes of each task
+    images_per_class: int = 0  # of each split; 0 is all
 
     @property
     def num_classes(self) -> int:
@@ -45,15 +46,22 @@ class Scenario:
 
     def train_indices(self, labels: np.ndarray, task: int) -> np.ndarray:
         """Images of D_t, in file order; `labels` are internal."""
-        return np.flatnonzero((labels >= self.offset(task)) & (labels < self.seen(task)))
+        return self._some(labels, np.flatnonzero((labels >= self.offset(task)) & (labels < self.seen(task))))
 
     def stream_indices(self, labels: np.ndarray, task: int, seed: int) -> np.ndarray:
         """The test stream of stage t: the shuffled test images of all classes seen so far."""
-        seen = np.flatnonzero(labels < self.seen(task))
+        seen = self._some(labels, np.flatnonzero(labels < self.seen(task)))
         return seen[stream_order(seed, task, len(seen))]
 
+    def _some(self, labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The first images of each class, if there is a limit."""
+        if not self.images_per_class:
+            return rows
+        kept = [rows[labels[rows] == c][: self.images_per_class] for c in np.unique(labels[rows])]
+        return np.sort(np.concatenate(kept))
 
-def make_scenario(config: config_lib.Scenario, num_classes: int) -> Scenario:
+
+def make_scenario(config: config_lib.Scenario, num_classes: int, images_per_class: int = 0) -> Scenario:
     order = _class_order(config, num_classes)
     sizes = tuple(config.task_sizes) or _task_sizes(config, num_classes)
     if sum(sizes) != num_classes or min(sizes) < 1:
@@ -61,7 +69,7 @@ def make_scenario(config: config_lib.Scenario, num_classes: int) -> Scenario:
             f"The split {list(sizes)} (config.scenario.task_sizes) has {sum(sizes)} classes, but the data set "
             f"has {num_classes}; the sizes must be positive and add up."
         )
-    return Scenario(order, sizes)
+    return Scenario(order, sizes, images_per_class)
 
 
 def _class_order(config: config_lib.Scenario, num_classes: int) -> np.ndarray:

@@ -5,6 +5,7 @@ the dataset's own ids; class order and tasks belong to scenario.py.
 """
 
 import functools
+import hashlib
 import logging
 import os
 from dataclasses import dataclass
@@ -108,6 +109,14 @@ class Dataset:
     image_size: int
     train: ArraySplit | RecordSplit
     test: ArraySplit | RecordSplit
+    kind: str = "complete"  # | partial | synthetic
+
+    @property
+    def identity(self) -> str:
+        """Which data this is: a run on it must not be continued on other data."""
+        labels = np.concatenate([self.train.labels, self.test.labels]).astype("<i4")
+        digest = hashlib.sha256(labels.tobytes() + "\n".join(self.class_names).encode()).hexdigest()[:12]
+        return f"{self.kind} {self.name}, {len(self.train)} + {len(self.test)} images, labels {digest}"
 
 
 def load(
@@ -182,7 +191,8 @@ def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | N
             f"{builder_dir} is not stored as array_record, so only TensorFlow can read it. Prepare it "
             f'with file_format="array_record", or run\n  {_command(name, root)}'
         )
-    if (builder.info.metadata or {}).get("partial"):
+    partial = bool((builder.info.metadata or {}).get("partial"))
+    if partial:
         logging.warning("%s was prepared from a partial copy (--partial): accuracies mean little.", builder_dir)
     test_split = spec.stock_test_split if stock else "test"
     splits = {"train": "train", "test": test_split}
@@ -213,7 +223,8 @@ def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | N
             rows, labels = _only_classes(labels, class_names, wanted)
         return RecordSplit(TfdsRecords(str(builder_dir), splits[split], rows), labels)
 
-    dataset = Dataset(name, spec.num_classes, wanted, spec.image_size, split_of("train"), split_of("test"))
+    kind = "partial" if partial else "complete"
+    dataset = Dataset(name, spec.num_classes, wanted, spec.image_size, split_of("train"), split_of("test"), kind)
     _check(dataset, builder_dir, root)
     return dataset
 

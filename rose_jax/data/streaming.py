@@ -4,6 +4,7 @@ A batch is a pure function of its step, so that any step can be the first and no
 """
 
 import functools
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -113,7 +114,8 @@ def _run(make_batch: Callable[[int], Batch], first: int, stop: int, num_workers:
         ):  # grain passes them on to its workers; outside an absl app nobody parsed them
             flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(
-            grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=2)
+            grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=2),
+            worker_init_fn=_leave_signals_to_the_parent,
         )
     iterator = iter(dataset)
     try:
@@ -123,6 +125,12 @@ def _run(make_batch: Callable[[int], Batch], first: int, stop: int, num_workers:
             yield np.array(images), np.array(companion)
     finally:
         iterator.close()  # ends the workers when the caller stops early, too
+
+
+def _leave_signals_to_the_parent(worker: int, workers: int) -> None:
+    """A preemption notice may go to the whole process group; batches must go on until the parent has saved."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @functools.lru_cache(maxsize=2)

@@ -25,6 +25,7 @@ def synthetic_dataset(name: str) -> sources.Dataset:
         image_size=spec.image_size,
         train=_split(spec, 0, TRAIN_PER_CLASS),
         test=_split(spec, 1, TEST_PER_CLASS),
+        kind="synthetic",
     )
 
 

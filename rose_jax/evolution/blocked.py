@@ -28,6 +28,7 @@ from rose_jax.evolution.core import (
     measure,
     ridge_for,
     screen,
+    transposed_matmul,
     zero_counts,
 )
 from rose_jax.evolution.linalg import finish_solve, half_solve, ldl, solve_unit_lower
@@ -42,7 +43,7 @@ class BlockedState(NamedTuple):
     residual: jax.Array  # [S, d] Q_new - Q_old W₀, measured
     new: jax.Array | None  # [S, d] Q_new as it came; kept only if there is a metric that may change
     head: jax.Array  # int32 []: slot of the oldest pair
-    sums: jax.Array  # [d, 2d] (QᵀQ | Qᵀ residual)
+    sums: jax.Array  # [d, 2d] (QᵀQ + λI | Qᵀ residual)
     age: jax.Array  # int32 []: pairs entered since the sums were last made afresh
     peak: jax.Array  # []: the largest tr(G) since then
     prototypes: jax.Array  # [C, d] as given
@@ -93,12 +94,13 @@ def blocked(
         queue = ring.fill(key, prototypes, moves, projector, capacity, alpha)
         residual = jnp.zeros((capacity, dim), dtype)  # pseudo-features follow W₀ exactly
         rho, _ = ridge_for(capacity, dim, ridge)
+        lam = rho * jnp.mean(jnp.sum(queue.old**2, axis=0))  # ρ·tr(G₀)/d
         state = BlockedState(
             old=queue.old,
             residual=residual,
             new=None if metric is None else queue.new,
             head=queue.head,
-            sums=make_sums(queue.old, residual),
+            sums=make_sums(queue.old, residual, lam),
             age=jnp.zeros((), jnp.int32),
             peak=jnp.sum(queue.old**2),
             prototypes=prototypes,
@@ -108,7 +110,7 @@ def blocked(
             seen=seen,
             projector=projector,
             measured_projector=None,
-            lam=rho * jnp.mean(jnp.sum(queue.old**2, axis=0)),  # ρ·tr(G₀)/d
+            lam=lam,
             metric=None,
             counts=zero_counts(),
         )
@@ -163,7 +165,7 @@ def blocked(
             cross = state.sums[:, dim:]
         else:
             cross = matmul(state.old.T, state.new - matmul(state.old, state.projector))
-        chol = factor(state.sums, state.lam)
+        chol = factor(state.sums)
         # V H as (Hᵀ V)ᵀ, because the solves act on rows
         solution = state.projector + finish_solve(chol, half_solve(chol, cross.T)).T
         return jnp.where(jnp.isfinite(solution).all(), solution, state.projector)
@@ -179,14 +181,14 @@ def with_metric(state: BlockedState, metric: Metric) -> BlockedState:
     residual = matmul(state.new - matmul(state.old, state.projector), metric.transform)
     state = state._replace(
         residual=residual,
-        sums=make_sums(state.old, residual),
+        sums=make_sums(state.old, residual, state.lam),
         age=jnp.zeros((), jnp.int32),
         peak=jnp.sum(state.old**2),
         anchor=measure(raw, metric),
         measured_projector=matmul(state.projector, metric.transform),
         metric=metric,
     )
-    moved = moved_prototypes(state, factor(state.sums, state.lam))
+    moved = moved_prototypes(state, factor(state.sums))
     return state._replace(moved=jnp.where(jnp.isfinite(moved).all(), moved, state.anchor))
 
 
@@ -238,7 +240,7 @@ def advance_block(frame: Frame, carry, events: Events, granularity: int):
     residual = interleave(events.residual_in, events.residual_out)
     signs = jnp.where(jnp.arange(2 * images) % 2 == 0, 1, -1).astype(sums.dtype)
 
-    chol = factor(sums, frame.lam)
+    chol = factor(sums)
     half = half_solve(chol, jnp.concatenate([old, jnp.where(frame.moves[:, None], frame.prototypes, 0)]))
     leverage = matmul(half, half[: 2 * images].T)  # A = U V Uᵀ over p V Uᵀ: [2b + C, 2b]
     shift = matmul(finish_solve(chol, half), sums[:, dim:])  # U (W - W₀) over p (W - W₀)
@@ -277,7 +279,7 @@ def advance_block(frame: Frame, carry, events: Events, granularity: int):
         ill_posed_steps=counts.ill_posed_steps
         + jnp.where(ill_posed(pivot_squares, frame.lam), updates.sum(dtype=jnp.int32), 0),
     )
-    sums = sums + matmul((signs[:, None] * old).T, jnp.concatenate([old, residual], axis=1))
+    sums = sums + transposed_matmul(signs[:, None] * old, jnp.concatenate([old, residual], axis=1))
     return (sums, moved + matmul(weights.T, directions), counts), scores
 
 
@@ -286,8 +288,8 @@ def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, ja
     old = jnp.concatenate([events.old_in, events.old_out])
     signed = jnp.concatenate([events.old_in, -events.old_out])
     residual = jnp.concatenate([events.residual_in, events.residual_out])
-    sums = state.sums + matmul(signed.T, jnp.concatenate([old, residual], axis=1))
-    chol = factor(sums, state.lam)
+    sums = state.sums + transposed_matmul(signed, jnp.concatenate([old, residual], axis=1))
+    chol = factor(sums)
     moved = moved_prototypes(state._replace(sums=sums), chol)
     finite = jnp.isfinite(moved).all()
     moved = jnp.where(finite, moved, state.moved)
@@ -307,15 +309,14 @@ def moved_prototypes(state: BlockedState, chol) -> jax.Array:
     return state.anchor + matmul(finish_solve(chol, half), state.sums[:, state.sums.shape[0] :])
 
 
-def factor(sums, lam) -> jax.Array:
+def factor(sums) -> jax.Array:
     """The lower Cholesky factor of G + λI; NaN where that is not positive definite."""
-    dim = sums.shape[0]
-    system = sums[:, :dim] + lam * jnp.eye(dim, dtype=sums.dtype)
-    return jax.lax.linalg.cholesky(system, symmetrize_input=False)
+    return jax.lax.linalg.cholesky(sums[:, : sums.shape[0]], symmetrize_input=False)
 
 
-def make_sums(old, residual) -> jax.Array:
-    return matmul(old.T, jnp.concatenate([old, residual], axis=1))
+def make_sums(old, residual, lam) -> jax.Array:
+    sums = transposed_matmul(old, jnp.concatenate([old, residual], axis=1))
+    return sums + lam * jnp.eye(*sums.shape, dtype=sums.dtype)
 
 
 def refresh_sums(state: BlockedState, rebuild_every: int) -> BlockedState:
@@ -328,7 +329,9 @@ def refresh_sums(state: BlockedState, rebuild_every: int) -> BlockedState:
     peak = jnp.maximum(state.peak, trace)
     due = (state.age >= rebuild_every) | ~(4 * trace >= peak)
     sums, peak = jax.lax.cond(
-        due, lambda: (make_sums(state.old, state.residual), jnp.sum(state.old**2)), lambda: (state.sums, peak)
+        due,
+        lambda: (make_sums(state.old, state.residual, state.lam), jnp.sum(state.old**2)),
+        lambda: (state.sums, peak),
     )
     return state._replace(sums=sums, age=jnp.where(due, 0, state.age), peak=peak)
 

@@ -151,6 +151,11 @@ def finish_scores(dots, norms, seen, bad) -> jax.Array:
     return jnp.where(bad[:, None], jnp.nan, scores)
 
 
+def transposed_matmul(left, right) -> jax.Array:
+    """leftᵀ @ right for tall matrices [m, d]. XLA's CPU dot is up to twice as fast on an explicit transpose."""
+    return matmul(jax.lax.optimization_barrier(left.T), right)
+
+
 def measure(x, metric: Metric) -> jax.Array:
     """x [n, d] in the metric's coordinates."""
     return matmul(x - metric.center[None, :], metric.transform)

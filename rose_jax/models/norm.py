@@ -40,7 +40,8 @@ class BatchNorm(nn.Module):
                 running_var.value = keep * running_var.value + (1 - keep) * unbiased
         factor = scale * jax.lax.rsqrt(var + self.epsilon)
         shift = bias - mean * factor
-        return x * factor.astype(x.dtype)[None, None, None, :] + shift.astype(x.dtype)[None, None, None, :]
+        out = x * factor[None, None, None, :] + shift[None, None, None, :]
+        return out.astype(x.dtype)
 
 
 def at_least_float32(x: jax.Array) -> jax.Array:

@@ -75,7 +75,10 @@ class Run:
 
     @property
     def paper_setting(self) -> tuple[str, str, int]:
-        return self.dataset, self.start, self.tasks
+        """Where the paper's number for this run would stand; nowhere for other splits or other data."""
+        comparable = self.setting.get("split", "equal") == "equal"
+        comparable &= str(self.setting.get("data", "complete")).startswith("complete")
+        return self.dataset, self.start, self.tasks if comparable else -1
 
 
 def load(workdir: str | os.PathLike[str]) -> Run:

@@ -15,7 +15,7 @@ from rose_jax.errors import UserError
 from rose_jax.methods import resolve
 from rose_jax.sharding import Layout
 from rose_jax.train.loop import Window
-from rose_jax.workdir import Workdir
+from rose_jax.workdir import Workdir, scoring_digest
 
 
 def test_unknown_method_names_the_nearest():
@@ -74,7 +74,9 @@ def test_a_non_finite_term_stops_with_its_step_and_name():
     window = Window()
     window.add(41, {"ce": jax.numpy.float32(1), "kd": jax.numpy.float32(2)})
     window.add(42, {"ce": jax.numpy.float32(1), "kd": jax.numpy.float32(np.nan)})
-    with pytest.raises(UserError, match="kd not finite at step 42 of task 3.*snapshots of earlier tasks are kept"):
+    with pytest.raises(
+        UserError, match="kd not finite at or just before step 42 of task 3.*snapshots of earlier tasks are kept"
+    ):
         window.close(3)
 
 
@@ -85,7 +87,7 @@ def test_a_run_that_diverges_keeps_the_earlier_snapshot(tmp_path):
     config.train.first.milestones = config.train.later.milestones = ()
     config.train.later.lr = float("inf")
     config.methods = ("base",)
-    with pytest.raises(UserError, match="not finite at step .* of task 1"):
+    with pytest.raises(UserError, match="not finite at or just before step .* of task 1"):
         experiment.run(config, tmp_path, layout=Layout(jax.devices()[:1]))
     kept = {path.name for path in (tmp_path / "checkpoints" / "base").iterdir()}
     assert {"stage_000", "stage_000.manifest.json"} <= kept
@@ -105,10 +107,53 @@ def test_a_workdir_of_another_config_shows_what_differs(tmp_path):
     assert "methods" not in message, "rows may be added to a trajectory that is there"
     assert "--overwrite" in message
     (tmp_path / "results.json").write_text("{}")
+    with Workdir(tmp_path, one, overwrite=True):
+        pass
+    assert (tmp_path / "results.json").exists(), "nothing to overwrite: the config is the same"
     with Workdir(tmp_path, two, overwrite=True):
         pass
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 5
     assert not (tmp_path / "results.json").exists()
+
+
+def test_a_workdir_of_other_data_is_refused(tmp_path):
+    config = get_config()
+    with Workdir(tmp_path, config, "synthetic digits, 10 + 10 images"):
+        pass
+    words = "data_identity: there 'synthetic digits.*here 'complete digits"
+    with pytest.raises(UserError, match=words), Workdir(tmp_path, config, "complete digits, 10 + 10 images"):
+        pass
+
+
+def test_encoders_can_be_scored_with_other_options(tmp_path):
+    config = get_config()
+    with Workdir(tmp_path, config):
+        pass
+    digest = scoring_digest(config)
+    config.evolution.alpha = 0.02
+    with Workdir(tmp_path, config):
+        pass
+    assert scoring_digest(config) != digest, "their outcomes are kept apart"
+
+
+def test_too_little_space_is_said_at_the_start(tmp_path):
+    with (
+        Workdir(tmp_path, get_config()) as work,
+        pytest.raises(UserError, match="needs about 1099511627776 MiB .*MiB free"),
+    ):
+        work.need_space(2**60)
+
+
+def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("rose_jax.workdir.fcntl.flock", refuse)
+    with (
+        pytest.raises(UserError, match="Cannot write to the workdir .*Permission denied"),
+        Workdir(tmp_path, get_config()),
+    ):
+        pass
 
 
 def test_a_config_key_newer_than_the_workdir_had_its_default(tmp_path):

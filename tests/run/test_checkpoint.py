@@ -95,7 +95,10 @@ def test_a_full_disk_is_one_clear_error_and_leaves_the_earlier_one(checkpoints, 
     monkeypatch.setattr(checkpoints._checkpointer, "save", full)
     with pytest.raises(UserError, match=r"stage_001 could not be written .*MiB are free.*No space left"):
         checkpoints.save("stage_001", tree(1))
-    monkeypatch.setattr("rose_jax.checkpoint.write_json", full)
     monkeypatch.undo()
+    monkeypatch.setattr("rose_jax.checkpoint.write_json", full)  # full only when the background thread commits
+    checkpoints.save("stage_001", tree(1))
+    with pytest.raises(UserError, match="stage_001 could not be written"):
+        checkpoints.wait()
     assert checkpoints.usable("stage_000")
     assert not checkpoints.usable("stage_001")

@@ -9,19 +9,28 @@ import pytest
 def kill_test(*arguments):
     done = subprocess.run([sys.executable, "scripts/kill_test", *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "identical" in done.stdout
+    assert "NOT identical" not in done.stdout
     return done.stdout
 
 
 def test_two_kills():
-    kill_test("--kills", "2", "--", "--config.model.width=1", "--config.train.first.epochs=2",
-              "--config.train.later.epochs=2", "--config.train.log_every=3", "--config.train.checkpoint_every=2",
-              "--config.scenario.task_sizes=(5,5)", "--methods=rose")  # fmt: skip
+    small = [
+        "--config.model.width=1",
+        "--config.train.first.epochs=2",
+        "--config.train.later.epochs=2",
+        "--config.train.log_every=3",
+        "--config.train.checkpoint_every=2",
+        "--config.scenario.task_sizes=(5,5)",
+        "--methods=rose",
+    ]
+    out = kill_test("--kills", "2", "--", *small)
+    assert out.count("exit code -9") == 2
+    assert "2 x SIGKILL" in out
 
 
 @pytest.mark.slow
 def test_ten_kills():
-    kill_test("--kills", "10")
+    assert "10 x SIGKILL" in kill_test("--kills", "10")
 
 
 @pytest.mark.slow

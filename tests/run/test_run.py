@@ -94,16 +94,21 @@ def test_a_rerun_reads_everything_back(finished, monkeypatch):
 
 
 def test_a_run_continues_at_the_next_stage(finished, tmp_path, monkeypatch):
-    """Stopped while task 3 trains, it keeps two stages and ends with the same numbers."""
+    """Stopped while the third task trains, it keeps two stages and ends with the same numbers."""
     _, results, _ = finished
-    original = experiment.Trajectory.train
+    real_after_call = experiment.Trajectory.after_call
 
-    def stop(self, task):
-        if task == 2:
-            raise KeyboardInterrupt
-        return original(self, task)
+    def after_call(self, task, *rest):
+        act = real_after_call(self, task, *rest)
 
-    monkeypatch.setattr(experiment.Trajectory, "train", stop)
+        def stop(state, done, window):
+            if task == 2 and done == 2:
+                raise KeyboardInterrupt
+            act(state, done, window)
+
+        return stop
+
+    monkeypatch.setattr(experiment.Trajectory, "after_call", after_call)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))
     monkeypatch.undo()
@@ -142,6 +147,8 @@ def test_no_label_of_a_test_image_is_used(finished, tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr(sources, "load", permuted)
+    before = len(list((workdir / "scores").glob("*_stage_*.npz")))
+    assert before == 4 * 3
     experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))
     for path in sorted((workdir / "scores").glob("*_stage_*.npz")):
         with np.load(path) as one, np.load(tmp_path / "scores" / path.name) as two:

@@ -1,5 +1,6 @@
 """Two processes with two devices each, on loopback, against one process with four."""
 
+import json
 import os
 import signal
 import socket
@@ -46,6 +47,14 @@ def free_address():
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+def steps_logged(workdir):
+    """Lines up to the newest checkpoint: a resumed run must keep them as they are."""
+    names = (workdir / "checkpoints" / "base").glob("task_000_step_*.manifest.json")
+    newest = max(int(path.name.split("_")[-1].split(".")[0]) for path in names)
+    lines = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
+    return [(line["task"], line["step"], line["loss"]) for line in lines if line["step"] <= newest]
+
+
 def logs(folder):
     return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in folder.glob("log*"))
 
@@ -68,10 +77,8 @@ def test_two_processes_agree_with_one(tmp_path):
         assert a.keys() == b.keys()
         for key in a:
             np.testing.assert_allclose(a[key], b[key], rtol=1e-6, atol=1e-8, err_msg=f"{stage} {key}")
-    with (
-        np.load(tmp_path / "one" / "scores" / "rose_stage_001.npz") as a,
-        np.load(tmp_path / "two" / "scores" / "rose_stage_001.npz") as b,
-    ):
+    (last,) = (tmp_path / "one" / "scores").glob("rose_*_stage_001.npz")
+    with np.load(last) as a, np.load(tmp_path / "two" / "scores" / last.name) as b:
         assert np.mean(a["predictions"] == b["predictions"]) >= 0.995
     assert (tmp_path / "two" / "results.json").exists()
 
@@ -92,8 +99,11 @@ def test_a_dead_host_ends_the_others_and_a_restart_resumes(tmp_path):
     assert time.monotonic() - begun < 120
     last = max(int(path.name.split("_")[-1].split(".")[0]) for path in steps.glob("task_000_step_*.manifest.json"))
     assert last >= 20
+    before = steps_logged(tmp_path / "run")
     run_pair(arguments, tmp_path)
-    assert (tmp_path / "run" / "results.json").exists()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    after = [(line["task"], line["step"], line["loss"]) for line in lines]
+    assert after[: len(before)] == before, "it went on from the checkpoint"
 
 
 @pytest.mark.slow
@@ -107,6 +117,9 @@ def test_a_preemption_notice_stops_all_hosts_at_one_step(tmp_path):
         time.sleep(0.5)
     pair[1].send_signal(signal.SIGTERM)
     assert [process.wait(120) for process in pair] == [75, 75], logs(tmp_path)
+    stopped = {line for line in logs(tmp_path).splitlines() if "stopped at step" in line}
+    assert len(stopped) == 1, stopped
+    assert len(list((tmp_path / "run" / "checkpoints" / "base").glob("task_000_step_*.manifest.json"))) >= 1
     run_pair(arguments, tmp_path)
 
 

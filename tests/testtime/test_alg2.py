@@ -16,13 +16,12 @@ SIZES = (3, 2, 2)
 
 
 class View:
-    notes: dict = {}  # noqa: RUF012
-
     """Stage t with made-up features; the stream's length is no multiple of any batch."""
 
     def __init__(self, stage, seed=0):
         rng = np.random.default_rng(100 * seed + stage)
         self.stage = stage
+        self.notes = {}
         self.features = {
             k: np.maximum(rng.normal(size=(N + stage, D)) + 0.3, 0.01).astype(np.float32) for k in range(stage + 1)
         }

@@ -140,12 +140,15 @@ def test_padding_rows_never_matter(batch):
     logits, old_logits, labels, mask, features = batch
     poisoned = features.copy()
     poisoned[~mask] = 1e3
-    clean = losses.supervised_contrastive(*f32(features, labels, mask), 0.07, "all")
-    np.testing.assert_allclose(
-        losses.supervised_contrastive(*f32(poisoned, labels, mask), 0.07, "all"), clean, rtol=1e-6
-    )
-    logits2 = np.where(mask[:, None], logits, 50.0)
-    for a, b in [(logits, logits2)]:
-        one = losses.cross_entropy(*f32(a, labels, mask), jnp.int32(0), jnp.int32(C))
-        two = losses.cross_entropy(*f32(b, labels, mask), jnp.int32(0), jnp.int32(C))
-        np.testing.assert_allclose(one, two, rtol=1e-6)
+    wild = np.where(mask[:, None], logits, 50.0)
+    projector = np.eye(D)
+    for name, loss in {
+        "contrast": lambda z, x: [
+            losses.supervised_contrastive(*f32(z, labels, mask), 0.07, kind)
+            for kind in ("negatives_and_self", "negatives", "all")
+        ],
+        "ce": lambda z, x: losses.cross_entropy(*f32(x, labels, mask), jnp.int32(0), jnp.int32(C)),
+        "kd": lambda z, x: losses.distillation(*f32(x, old_logits, mask), jnp.int32(3), 2.0),
+        "projection": lambda z, x: losses.projection(*f32(z, features, projector, mask), "squared"),
+    }.items():
+        np.testing.assert_allclose(loss(poisoned, wild), loss(features, logits), rtol=1e-6, err_msg=name)

@@ -5,12 +5,13 @@ The projector of Eq. 7 is trained in the same step (Alg. 2), without a gradient 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from rose_jax.config import Config
 from rose_jax.models.heads import head_logits, init_head
 from rose_jax.models.resnet import Encoder
-from rose_jax.train import losses
+from rose_jax.train import losses, optimizers
 from rose_jax.train.expansion import carry_head, contrast, lasting_head, make_expansion, outputs_among
 from rose_jax.types import Batch, ClassMemory, Objective, Snapshot, Task
 
@@ -81,11 +82,7 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
 
 def sgd_and_projector(lr, task: Task, config: Config) -> optax.GradientTransformation:
     """torch's SGD (L2 added to the gradient, on everything) for the network, Adam for the projector."""
-    sgd = optax.chain(
-        optax.add_decayed_weights(task.weight_decay),
-        optax.trace(config.train.momentum),
-        optax.scale_by_learning_rate(lr),
-    )
+    sgd = optimizers.network("sgd", lr, task.weight_decay, config.train.momentum)
     return optax.multi_transform(
         {"network": sgd, "projector": optax.adam(config.projector.lr)},
         {"encoder": "network", "head": "network", "projector": "projector"},
@@ -109,7 +106,9 @@ def ce_range(kind: str, task: Task):
 def class_means(view, variables, num_classes: int, task: int) -> ClassMemory:
     """Eq. 2: prototypes of the new classes, under the test transform."""
     features, labels = view.encode_train(variables)
-    sums = jnp.zeros((num_classes, features.shape[1])).at[labels].add(features)
-    counts = jnp.zeros(num_classes).at[labels].add(1.0)
-    mean = sums / jnp.maximum(counts, 1.0)[:, None]
-    return ClassMemory(mean, jnp.where(counts > 0, task, -1).astype(jnp.int32))
+    # On the host in float64: a scatter-add on a GPU adds in any order, and hosts must agree to the last bit.
+    sums = np.zeros((num_classes, features.shape[1]))
+    np.add.at(sums, labels, features)
+    counts = np.bincount(labels, minlength=num_classes)
+    mean = (sums / np.maximum(counts, 1)[:, None]).astype(features.dtype)
+    return ClassMemory(jnp.asarray(mean), jnp.asarray(np.where(counts > 0, task, -1), jnp.int32))

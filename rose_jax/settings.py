@@ -64,7 +64,7 @@ def _compared_methods(config: Config) -> None:
 
 
 def preset(config: Config, arg: str) -> Config:
-    """`:thin` is for two CPU cores and an hour; `:smoke` for seconds, on made-up images if need be."""
+    """`:thin` is for two CPU cores and an hour; `:smoke` for seconds, on a few images, made-up ones if need be."""
     if arg not in PRESETS:
         raise unknown("preset", arg, PRESETS[1:])
     if not arg:
@@ -82,6 +82,7 @@ def preset(config: Config, arg: str) -> Config:
         config.ldc.epochs = 2
         config.adc.samples = 20
         config.data.synthetic_if_missing = True
+        config.data.images_per_class = 16
         config.data.decode_workers = 0
     return config
 
