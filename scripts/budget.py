@@ -116,8 +116,15 @@ class Setting(NamedTuple):
         return task_schedule(self.config.train, task).epochs * max(images // self.config.train.batch_size, 1)
 
     def flops_per_image(self, task: int) -> int:
-        """Forward 1, backward 2, the teacher's forward 1 from the second task on; 2 FLOPs per MAC."""
-        return 2 * self.network.macs * (3 if task == 0 else 4)
+        """Forward 1, backward 2, the teacher's forward 1 from the second task on; 2 FLOPs per MAC.
+
+        Warm start with expanded labels trains on four rotations and four mixtures of each image and passes four
+        rotations of a second view.
+        """
+        passes = 3 if task == 0 else 4
+        if self.config.loss.expand_labels:
+            passes = 8 * passes + 4
+        return 2 * self.network.macs * passes
 
     @property
     def train_flops(self) -> float:
@@ -154,6 +161,8 @@ class Setting(NamedTuple):
     def activation_bytes(self, batch: float, bytes_per_value: int) -> float:
         """The student's stored tensors, the teacher's two largest in passing, and the float32 images."""
         values = STORED_PER_CONVOLUTION * self.network.elements + 2 * self.network.largest
+        if self.config.loss.expand_labels:
+            batch = 8 * batch  # the second view keeps nothing for a gradient
         return batch * (values * bytes_per_value + 4 * 3 * self.image_size**2)
 
     def checkpoint_bytes(self) -> tuple[float, float]:
