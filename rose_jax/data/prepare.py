@@ -133,8 +133,8 @@ def _staging(root: Path, name: str) -> Iterator[Path]:
         try:
             yield staging
         finally:
+            # The lock file stays: unlinked, two later runs could each hold a lock on a file of that name.
             shutil.rmtree(staging, ignore_errors=True)
-            Path(lock.name).unlink(missing_ok=True)
 
 
 def _fetch(name: str, root: Path) -> Path:

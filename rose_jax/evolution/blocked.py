@@ -316,7 +316,7 @@ def factor(sums) -> jax.Array:
 
 def make_sums(old, residual, lam) -> jax.Array:
     sums = transposed_matmul(old, jnp.concatenate([old, residual], axis=1))
-    return sums + lam * jnp.eye(*sums.shape, dtype=sums.dtype)
+    return sums + lam * jnp.eye(sums.shape[0], sums.shape[1], dtype=sums.dtype)
 
 
 def refresh_sums(state: BlockedState, rebuild_every: int) -> BlockedState:
