@@ -65,7 +65,7 @@ def evolve(path: str = "features.npz") -> None:
     evolution = Evolution()
     state = evolution.init(arrays["old_prototypes"], arrays["new_prototypes"], arrays.get("projector"))
     answers = []
-    for start in range(0, len(arrays["z_new"]), 32):  # 32 requests at a time; one compilation serves them all
+    for start in range(0, len(arrays["z_new"]), 32):  # 32 requests at a time, compiled once
         request = slice(start, start + 32)
         state, found = evolution.step(state, arrays["z_old"][request], arrays["z_new"][request])
         answers.append(np.asarray(found))
