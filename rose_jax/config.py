@@ -264,6 +264,11 @@ def validate(config: Config) -> Config:
     return config
 
 
+def from_json(text: str) -> Config:
+    """The Config that `to_json` wrote; keys it does not know are left out, those it lacks have their default."""
+    return _fill(Config(), json.loads(text))
+
+
 def get(config: Any, key: str) -> Any:
     """get(config, "train.first.lr")."""
     for part in key.split("."):
@@ -281,6 +286,17 @@ def keys(config: Any, prefix: str = "") -> list[str]:
         else:
             found.append(prefix + item.name)
     return found
+
+
+def _fill(config: Any, saved: dict[str, Any]) -> Any:
+    for item in dataclasses.fields(config):
+        if item.name in saved:
+            value, current = saved[item.name], getattr(config, item.name)
+            if dataclasses.is_dataclass(current):
+                _fill(current, value)
+            else:
+                setattr(config, item.name, tuple(value) if isinstance(value, list) else value)
+    return config
 
 
 def _x64() -> bool:

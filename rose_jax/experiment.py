@@ -1,6 +1,8 @@
 """The run: train each trajectory task by task, score its rows stage by stage, write results and report."""
 
+import contextlib
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ import numpy as np
 
 from rose_jax import hosts, metrics, report
 from rose_jax import results as results_lib
-from rose_jax.config import Config
+from rose_jax.config import Config, from_json
 from rose_jax.data import augment, sources
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.data.scenario import make_scenario
+from rose_jax.errors import UserError
 from rose_jax.files import write_json
 from rose_jax.methods import Row, resolve
 from rose_jax.models.resnet import resnet18
@@ -38,17 +41,9 @@ def run(
 ) -> dict[str, Any]:
     """Everything that `python -m rose_jax.main` does. Returns what it writes to results.json."""
     rows = resolve(config.methods)
-    layout = layout or Layout()
-    dataset = sources.load(
-        config.data.dataset,
-        config.data.dir or None,
-        class_list=config.data.class_list or None,
-        synthetic_if_missing=config.data.synthetic_if_missing,
-    )
-    scenario = make_scenario(config.scenario, dataset.num_classes, config.data.images_per_class)
-    encoder = resnet18(config.model.width, config.model.stem, config.model.compute_dtype)
-    pipeline = Pipeline(config, dataset, scenario, encoder, layout)
-    with Workdir(workdir, config, dataset.identity, overwrite, writers, profile_steps) as work:
+    pipeline = make_pipeline(config, layout or Layout())
+    layout = pipeline.layout
+    with Workdir(workdir, config, pipeline.dataset.identity, overwrite, writers, profile_steps) as work:
         groups = _by_objective(rows)
         trajectories = {
             name: Trajectory(name, _objective(name, config, pipeline), pipeline, work) for name in groups
@@ -85,6 +80,40 @@ def run(
                 print(f"Figure: {figure}")
         hosts.barrier("done")
     return results
+
+
+def make_pipeline(config: Config, layout: Layout) -> Pipeline:
+    dataset = sources.load(
+        config.data.dataset,
+        config.data.dir or None,
+        class_list=config.data.class_list or None,
+        synthetic_if_missing=config.data.synthetic_if_missing,
+    )
+    scenario = make_scenario(config.scenario, dataset.num_classes, config.data.images_per_class)
+    encoder = resnet18(config.model.width, config.model.stem, config.model.compute_dtype)
+    return Pipeline(config, dataset, scenario, encoder, layout)
+
+
+@contextlib.contextmanager
+def open_run(
+    workdir: Path, objective: str = "base", data_dir: str | None = None
+) -> Iterator[tuple[Config, Pipeline, Trajectory]]:
+    """A finished run's config, data and trajectory, for studies that train nothing."""
+    path = Path(workdir) / "config.json"
+    if not path.exists():
+        raise UserError(f"There is no run in {workdir}: {path.name} is missing.")
+    config = from_json(path.read_text())
+    config.data.dir = data_dir or config.data.dir
+    pipeline = make_pipeline(config, Layout())
+    with Workdir(workdir, config, pipeline.dataset.identity) as work:
+        trajectory = Trajectory(objective, _objective(objective, config, pipeline), pipeline, work)
+        try:
+            missing = [task for task in range(len(trajectory)) if not trajectory.has(task)]
+            if missing:
+                raise UserError(f"The run in {workdir} has no snapshot of task {missing[0]}; finish it first.")
+            yield config, pipeline, trajectory
+        finally:
+            trajectory.close()
 
 
 def _follow(

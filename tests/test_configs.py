@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rose_jax.config import validate
+from rose_jax.config import from_json, validate
 from rose_jax.data import augment
 from rose_jax.data.scenario import make_scenario
 from rose_jax.data.sources import KNOWN
@@ -125,3 +125,9 @@ def test_presets_keep_the_shape_of_the_schedule():
     assert (thin.train.first.epochs, thin.train.first.milestones) == (24, (7, 14, 22))
     assert (thin.train.later.epochs, thin.train.later.milestones) == (10, (4, 9))
     assert (thin.model.width, thin.data.augment, thin.preset) == (16, "standard", "thin")
+
+
+@pytest.mark.parametrize("name", ["digits_cold5", "cifar100_warm20"])
+def test_a_config_survives_being_written(name):
+    config = get_config(name)
+    assert from_json(config.to_json()) == config

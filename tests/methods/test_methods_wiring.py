@@ -150,24 +150,24 @@ class View:
 
 
 def test_augmented_passes_see_every_image_once_and_repeat_themselves():
-    pipeline = small_pipeline(Layout(jax.devices()[:8]), images_per_class=7)  # 21 images in batches of 8
+    pipeline = small_pipeline(Layout(jax.devices()[:8]), images_per_class=7)  # 21 in batches of 4, padded to 8
     key = jax.random.key(3)
     passes = [list(pipeline.augmented(0, key, 2)) for _ in range(2)]
     for first, second in zip(*passes, strict=True):
         for a, b in zip(first, second, strict=True):
             np.testing.assert_array_equal(a, b)
     batches = passes[0]
-    assert len(batches) == 6
+    assert len(batches) == 12
     assert all(images.shape == (8, *tiny.SHAPE) for images, _, _ in batches)
     split = pipeline.splits["train"]
     normalise = augment.test_transform(normalisation="digits")
     wanted = np.asarray(normalise(jnp.asarray(split.images[pipeline.task_images(0)])))
     for epoch in range(2):
-        seen = [np.asarray(i)[np.asarray(m)] for i, _, m in batches[3 * epoch : 3 * epoch + 3]]
+        seen = [np.asarray(i)[np.asarray(m)] for i, _, m in batches[6 * epoch : 6 * epoch + 6]]
         rows = np.concatenate(seen).reshape(21, -1)
         order = np.lexsort(rows.T), np.lexsort(wanted.reshape(21, -1).T)
         np.testing.assert_allclose(rows[order[0]], wanted.reshape(21, -1)[order[1]], atol=1e-6)
-    assert not np.array_equal(batches[0][1], batches[3][1])  # another order in the second epoch
+    assert not np.array_equal(batches[0][1], batches[6][1])  # another order in the second epoch
 
 
 def test_schedule_of_an_objective_shares_the_data():
