@@ -66,6 +66,7 @@ def run_pair(arguments, folder):
     assert codes == [0, 0], logs(folder)
 
 
+@pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
     arguments = [*RUN, "--config.train.first.epochs=1", "--config.train.later.epochs=1"]
     one = launch([*arguments, "--workdir", str(tmp_path / "one")], 4, tmp_path)
@@ -131,7 +132,8 @@ def test_a_preemption_notice_stops_all_hosts_at_one_step(tmp_path):
     ],
 )
 def test_flags_that_do_not_fit(flags, words, tmp_path):
-    command = [sys.executable, "-m", "rose_jax.main", *RUN, "--workdir", str(tmp_path), "--distributed", *flags]
+    run = ["--config", "configs/digits_cold5.py", "--workdir", str(tmp_path), "--distributed", *flags]
+    command = [sys.executable, "-m", "rose_jax.main", *run]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert words in done.stderr
