@@ -1,6 +1,6 @@
 """What the fourteen settings of the paper share; each setting's file adds its own few lines."""
 
-from rose_jax.config import Config, Recipe, Schedule
+from rose_jax.config import Config, Recipe, Schedule, Train
 from rose_jax.errors import unknown
 
 PRESETS = ("", "thin", "smoke")
@@ -64,7 +64,7 @@ def _compared_methods(config: Config) -> None:
 
 
 def preset(config: Config, arg: str) -> Config:
-    """`:thin` is for two CPU cores and an hour; `:smoke` for seconds, on a few images, made-up ones if need be."""
+    """`:thin` is for two CPU cores and an hour or two; `:smoke` for seconds, on a few images, made-up ones if need be."""
     if arg not in PRESETS:
         raise unknown("preset", arg, PRESETS[1:])
     if not arg:
@@ -73,11 +73,12 @@ def preset(config: Config, arg: str) -> Config:
     config.model.width = 16 if arg == "thin" else 8
     if config.data.augment == "autoaugment":
         config.data.augment = "standard"
-    for schedules in (config.train, config.lwf.official, config.efc.recipe, config.fcs.recipe):
-        _shorten(schedules.first, 24 if arg == "thin" else 2)
-        _shorten(schedules.later, 10 if arg == "thin" else 1)
-        if arg == "smoke":
-            schedules.batch_size = 32
+    if arg == "thin":
+        _thin(config)
+    else:
+        for recipe in _recipes(config):
+            _shorten(recipe, 2, 1)
+            recipe.batch_size = 32
     if arg == "smoke":
         config.ldc.epochs = 2
         config.adc.samples = 20
@@ -87,11 +88,33 @@ def preset(config: Config, arg: str) -> Config:
     return config
 
 
-def _shorten(schedule: Schedule, epochs: int) -> None:
+def _thin(config: Config) -> None:
+    """An epoch of rotated and mixed images is twelve plain ones, so it gets fewer of them.
+
+    Batches that grow inside the step are made smaller: on a CPU an image then costs half as much (caches), and the
+    few epochs have more steps.
+    """
+    for recipe in _recipes(config):
+        _shorten(recipe, 24, 10)
+    _shorten(config.efc.recipe, 8, 4)
+    config.efc.recipe.batch_size = 32
+    if config.loss.expand_labels:
+        config.data.images_per_class = 100
+        for recipe in (config.train, config.fcs.recipe):
+            _shorten(recipe, 4, 2)
+            recipe.batch_size = 16
+
+
+def _recipes(config: Config) -> tuple[Train | Recipe, ...]:
+    return config.train, config.lwf.official, config.efc.recipe, config.fcs.recipe
+
+
+def _shorten(recipe: Train | Recipe, first: int, later: int) -> None:
     """The same shape of decay over fewer epochs."""
-    if not schedule.epochs:
-        return
-    scale = epochs / schedule.epochs
-    moved = sorted({max(1, round(m * scale)) for m in schedule.milestones})
-    schedule.milestones = tuple(m for m in moved if m < epochs)
-    schedule.epochs = epochs
+    for schedule, epochs in ((recipe.first, first), (recipe.later, later)):
+        if not schedule.epochs:
+            continue
+        scale = epochs / schedule.epochs
+        moved = sorted({max(1, round(m * scale)) for m in schedule.milestones})
+        schedule.milestones = tuple(m for m in moved if m < epochs)
+        schedule.epochs = epochs

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rose_jax.errors import unknown
+from rose_jax.models.conv import convolution
 from rose_jax.models.norm import BatchNorm, at_least_float32
 
 # stem name -> (kernel, stride, max-pool)
@@ -93,6 +94,7 @@ class _BasicBlock(nn.Module):
 
 def _conv(features: int, kernel: int, stride: int, dtype: Any, name: str) -> nn.Conv:
     make = partial(nn.Conv, features, (kernel, kernel), strides=(stride, stride), use_bias=False)
+    make = partial(make, conv_general_dilated=convolution())
     return make(padding=kernel // 2, dtype=dtype, name=name)  # torch pads k // 2 on both sides
 
 

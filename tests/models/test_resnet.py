@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rose_jax.errors import UserError
+from rose_jax.models import conv
 from rose_jax.models.heads import head_logits, init_head, normalize
 from rose_jax.models.norm import BatchNorm
 from rose_jax.models.resnet import resnet18
@@ -104,3 +105,26 @@ def test_heads(kind):
 def test_normalize_of_a_zero_row_is_zero_with_a_finite_gradient():
     gradient = jax.grad(lambda x: normalize(x).sum())(jnp.zeros((1, 4)))
     assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "side", "stride", "channels"), [(40, 32, 1, 4), (17, 32, 2, 3), (16, 32, 1, 3), (20, 8, 1, 4)]
+)
+def test_weight_gradient_in_parts_is_the_weight_gradient(n, side, stride, channels):
+    """Value and both gradients are those of the plain convolution, in float64 to rounding."""
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        x, w = (
+            jnp.asarray(rng.normal(size=(n, side, side, channels))),
+            jnp.asarray(rng.normal(size=(3, 3, channels, 5))),
+        )
+        options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+        out_and_pull = [
+            jax.vjp(lambda x, w, f=f: f(x, w, (stride, stride), ((1, 1), (1, 1)), **options), x, w)
+            for f in (jax.lax.conv_general_dilated, conv.summed_in_parts)
+        ]
+        (expected, plain), (value, parts) = out_and_pull
+        np.testing.assert_array_equal(value, expected)
+        out = jnp.asarray(rng.normal(size=expected.shape))
+        for mine, theirs in zip(parts(out), plain(out), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-10)
