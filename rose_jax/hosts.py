@@ -1,8 +1,12 @@
 """Several processes that run one command: start-up, agreement, and a stop that all of them take together."""
 
+import contextlib
 import os
+import re
 import signal
+import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -11,6 +15,7 @@ from jax.experimental import multihost_utils
 
 from rose_jax.errors import UserError
 
+START_SECONDS = 300  # queues start the hosts of a job minutes apart
 # If a host dies, the rest must not hang: jax's defaults of 100 and 300 s leave them waiting for minutes.
 HEARTBEAT_SECONDS = 60
 SHUTDOWN_SECONDS = 15
@@ -31,14 +36,23 @@ def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -
         )
     if all(given) and process_id >= num_processes:
         raise UserError(f"--process_id {process_id} is not below --num_processes {num_processes}.")
+    if coordinator and not re.fullmatch(r".+:\d+", coordinator):
+        raise UserError(f"--coordinator {coordinator!r} is not of the form host:port.")
+    place = f"{num_processes} processes were to meet at {coordinator}" if coordinator else "as jax detects them"
+    too_late = (
+        f"The processes did not find each other within {START_SECONDS} s ({place}). Are all of them running, can "
+        "each reach that address, and is --num_processes their number?"
+    )
     try:
-        jax.distributed.initialize(
-            coordinator_address=coordinator or None,
-            num_processes=num_processes if all(given) else None,
-            process_id=process_id if all(given) else None,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
-        )
+        with _time_limit(START_SECONDS, too_late):
+            jax.distributed.initialize(
+                coordinator_address=coordinator or None,
+                num_processes=num_processes if all(given) else None,
+                process_id=process_id if all(given) else None,
+                initialization_timeout=2 * START_SECONDS,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+            )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"The processes did not find each other: {error}") from None
     # Collectives time out when processes reach the first one far apart; compiling later makes them.
@@ -106,3 +120,20 @@ class Preemption:
     def _note(self, *_) -> None:
         self._asked = True
         os.write(2, b"\nSIGTERM: finishing the step, then saving.\n")
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float, message: str) -> Iterator[None]:
+    """Ends the process with `message`. jax's own time-out aborts inside C++: a stack trace, and no exception."""
+
+    def end() -> None:
+        os.write(2, f"error: {message}\n".encode())
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     from rose_jax import experiment, hosts  # after the flags: importing jax is slow, and errors above need none
     from rose_jax.workdir import default_workdir
 
-    _cache_compilations()
+    experiment.cache_compilations()
     if _DISTRIBUTED.value or _COORDINATOR.value:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     workdir = Path(_WORKDIR.value) if _WORKDIR.value else default_workdir(config)
@@ -76,14 +76,6 @@ def run() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-
-
-def _cache_compilations() -> None:
-    """What one start compiled, the next one reads; $JAX_COMPILATION_CACHE_DIR chooses another place."""
-    import jax
-
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(Path("~/.cache/rose_jax/jax").expanduser()))
 
 
 def _parse(argv: list[str]) -> list[str]:

@@ -75,6 +75,19 @@ class Progress:
         elif self._step >= self._steps or self._clock() - self._spoke >= self._between:
             self._say("  ".join([self._title, fields[0], f"step {self._step}/{self._steps}", *fields[1:]]))
 
+    def count(self, title: str, done: int, total: int, seconds: float, note: str = "") -> None:
+        """Anything else that takes a while: `done` of `total` things, of which the newest took `seconds`."""
+        if title != self._title:
+            self.close()
+            self._title, self._steps_after, self._pace, self._step = title, 0, _Pace(), 0
+        self._pace.add(done - self._step, seconds)
+        self._step, self._steps = done, total
+        fields = [note, f"ETA {self._eta()}"] if note else [f"ETA {self._eta()}"]
+        if self._bars:
+            self._try(lambda: self._move_bar(fields))
+        elif done >= total or self._clock() - self._spoke >= self._between:
+            self._say("  ".join([self._title, f"{done}/{total}", *fields]))
+
     def stage(self, summary: str) -> None:
         """A task is trained and scored: its bar stays as it is, and the summary line follows."""
         self.close()

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from rose_jax import hosts
 from rose_jax.checkpoint import Checkpoints
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.errors import UserError
+from rose_jax.space import checkpoint_bytes
 from rose_jax.stage import Stage
 from rose_jax.train.loop import Window, make_task, total_steps, train_steps
 from rose_jax.train.step import TrainState, make_begin, make_step
@@ -30,7 +30,7 @@ class Trajectory(Sequence):
         self.begin = make_begin(objective, pipeline.config.seed)
         self.step = make_step(objective, pipeline.layout, pipeline.config.seed)
         self._loaded: dict[int, Snapshot] = {}  # least recently used first
-        self._whole: set[int] = set()  # tasks whose snapshot has been verified
+        self._whole: dict[int, bool] = {}  # whether a task's snapshot is there and has been verified
 
     def __len__(self) -> int:
         return self.pipeline.scenario.num_tasks
@@ -41,23 +41,26 @@ class Trajectory(Sequence):
         else:
             name = _stage_name(task)
             if not hosts.agree(self.checkpoints.usable(name)):
-                raise UserError(f"There is no usable snapshot of task {task} in {self.checkpoints.folder}.")
+                raise UserError(
+                    f"There is no usable snapshot of task {task} in {self.checkpoints.folder}. "
+                    "The command that made the run trains it anew."
+                )
             self._remember(task, _from_dict(self.checkpoints.restore(name, self.pipeline.layout.replicated)))
         return self._loaded[task]
 
     def has(self, task: int) -> bool:
         """Whether the task is trained; a damaged snapshot is named in a warning."""
-        if task not in self._whole and hosts.agree(self.checkpoints.usable(_stage_name(task))):
-            self._whole.add(task)
-        return task in self._whole
+        if task not in self._whole:
+            self._whole[task] = hosts.agree(self.checkpoints.usable(_stage_name(task)))
+        return self._whole[task]
 
     def bytes_to_come(self) -> int:
         """What is still to be written: a snapshot per task, and the checkpoints inside one, one of them on its way."""
-        state = jax.eval_shape(self.begin, None, make_task(self.pipeline, 0))
-        size = lambda tree: sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))  # noqa: E731
-        missing = sum(not self.has(task) for task in range(len(self)))
-        snapshot = size((state.trainable, state.batch_stats))
-        return missing * snapshot + (min(missing, 1) * (KEEP_IN_TASK + 1)) * size(state)
+        missing = [task for task in range(len(self)) if not self.has(task)]
+        if not missing:
+            return 0
+        sizes = checkpoint_bytes(self.objective, self.begin, self.pipeline)
+        return len(missing) * sizes.snapshot + (KEEP_IN_TASK + 1) * max(sizes.states[task] for task in missing)
 
     def train(self, task: int) -> float:
         """Trains task `task` unless its snapshot is there; returns seconds of training done now."""
@@ -89,7 +92,7 @@ class Trajectory(Sequence):
         self.checkpoints.save(_stage_name(task), _to_dict(self._loaded[task]))
         self.checkpoints.wait()
         hosts.barrier(f"stage {task} saved")
-        self._whole.add(task)
+        self._whole[task] = True
         self.checkpoints.remove_all(_step_prefix(task))
         return time.perf_counter() - begun
 

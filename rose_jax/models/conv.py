@@ -21,7 +21,10 @@ def convolution() -> Any:
 
 def summed_in_parts(inputs: jax.Array, kernel: jax.Array, strides, padding, **options) -> jax.Array:
     """jax.lax.conv_general_dilated for inputs [n, h, w, c], with the same value and, up to rounding, gradient."""
-    convolve = partial(jax.lax.conv_general_dilated, window_strides=strides, padding=padding, **options)
+
+    def convolve(inputs, kernel):
+        return jax.lax.conv_general_dilated(inputs, kernel, strides, padding, **options)
+
     n, height, width, _ = inputs.shape
     if n <= IMAGES_AT_ONCE or height * width < LARGE_MAP:
         return convolve(inputs, kernel)
@@ -37,9 +40,8 @@ def summed_in_parts(inputs: jax.Array, kernel: jax.Array, strides, padding, **op
         inputs, kernel = residuals
         (d_inputs,) = jax.vjp(lambda x: convolve(x, kernel), inputs)[1](out)
         d_kernel = jnp.zeros_like(kernel)
-        for first in range(
-            0, n, IMAGES_AT_ONCE
-        ):  # not a loop of XLA's: in one, its fast convolutions are not used
+        # Not a loop of XLA's: inside one, its fast convolutions are not used.
+        for first in range(0, n, IMAGES_AT_ONCE):
             part = slice(first, first + IMAGES_AT_ONCE)
             d_kernel += jax.vjp(partial(convolve, inputs[part]), kernel)[1](out[part])[0]
         return d_inputs, d_kernel

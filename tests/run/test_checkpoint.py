@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import flip_a_bit
 
 from rose_jax.checkpoint import Checkpoints
 from rose_jax.errors import UserError
@@ -46,20 +47,11 @@ def test_old_ones_are_pruned_by_prefix(checkpoints):
     assert checkpoints.names("stage") == ["stage_000"]
 
 
-def damaged(folder):
-    """Flips one bit of the largest file: Orbax restores it without a word."""
-    path = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    return path
-
-
 def test_a_flipped_bit_is_noticed_and_named(checkpoints, tmp_path, caplog):
     checkpoints.save("stage_000", {"x": jax.random.normal(jax.random.key(0), (50, 70))})
     checkpoints.wait()
     assert checkpoints.usable("stage_000")
-    path = damaged(tmp_path / "stage_000")
+    path = flip_a_bit(tmp_path / "stage_000")
     with caplog.at_level(logging.WARNING):
         assert not checkpoints.usable("stage_000")
     assert "stage_000" in caplog.text

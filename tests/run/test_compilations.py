@@ -1,0 +1,50 @@
+"""Ten tasks are compiled as often as two: what grows with the run is traced, not compiled in."""
+
+import jax
+import pytest
+
+from configs.digits_cold5 import get_config
+from rose_jax import experiment
+from rose_jax.sharding import Layout
+
+
+class Compilations:
+    """Counts backend compilations by the name of what is compiled."""
+
+    def __init__(self):
+        self.names: list[str] = []
+
+    def __call__(self, event, duration, **kwargs):
+        if event == "/jax/core/compile/backend_compile_duration":
+            self.names.append(kwargs.get("fun_name", ""))
+
+
+@pytest.fixture(scope="module")
+def ten_tasks(tmp_path_factory):
+    """Results of a run over ten tasks of one class each, and the names of all that was compiled for it."""
+    config = get_config()
+    config.scenario.tasks = 10
+    config.model.width = 1
+    config.train.first.epochs = config.train.later.epochs = 1
+    config.train.first.milestones = config.train.later.milestones = ()
+    config.evolution.capacity = 64
+    config.methods = ("base", "projector", "gd", "rose")
+    counter = Compilations()
+    jax.monitoring.register_event_duration_secs_listener(counter)
+    try:
+        results = experiment.run(config, tmp_path_factory.mktemp("run"), layout=Layout(jax.devices()[:1]))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(counter)
+    assert [len(classes) for classes in results["setting"]["task_classes"]] == [1] * 10
+    return results, counter.names
+
+
+def test_two_training_programs_in_ten_tasks(ten_tasks):
+    results, names = ten_tasks
+    assert sum("step" in name for name in names) == 2, names
+    assert results["train"]["compilations"] == 2
+
+
+def test_streams_compile_once_per_row_in_ten_stages(ten_tasks):
+    """Rows that evolve have two programs: the first stage, which has no old encoder, and all others."""
+    assert sum("test_stream" in name for name in ten_tasks[1]) == 1 + 1 + 2 + 2, ten_tasks[1]
