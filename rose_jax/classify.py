@@ -1,8 +1,12 @@
-"""How a feature becomes a score per class: nearest prototype by cosine, or the trained head."""
+"""How a feature becomes a score per class: nearest prototype by cosine or in an evolved metric, or the trained head."""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
+from rose_jax import whitened
+from rose_jax.config import Config
 from rose_jax.evolution.core import matmul
 from rose_jax.models.heads import head_logits, normalize
 from rose_jax.types import Classifier, ClassMemory
@@ -14,26 +18,24 @@ def cosine(prototypes: jax.Array, seen: jax.Array, feature: jax.Array) -> jax.Ar
     return jnp.where(seen[None, :], scores, -jnp.inf)
 
 
-def _fit_nothing(previous, memory, view):
-    return {}
+def ncm(config: Config) -> Classifier:
+    def logits(params, memory: ClassMemory, feature):
+        return cosine(memory.mean, memory.origin >= 0, feature)
+
+    return Classifier(lambda previous, memory, view: {}, logits, metric=lambda params: None)
 
 
-def _ncm_logits(params, memory: ClassMemory, feature):
-    return cosine(memory.mean, memory.origin >= 0, feature)
+def head(config: Config) -> Classifier:
+    def fit(previous, memory: ClassMemory, view):
+        return view.snapshots[view.stage].head
+
+    def logits(params, memory: ClassMemory, feature):
+        """A head trained with rotations as classes has several outputs per class, the upright one first."""
+        logits = head_logits(params, feature)
+        upright = logits[:, :: logits.shape[1] // len(memory.origin)]
+        return jnp.where((memory.origin >= 0)[None, :], upright, -jnp.inf)
+
+    return Classifier(fit, logits)
 
 
-def _fit_head(previous, memory, view):
-    return view.snapshots[view.stage].head
-
-
-def _head_logits(params, memory: ClassMemory, feature):
-    """A head that was trained with rotations as classes has several outputs per class, the upright one first."""
-    logits = head_logits(params, feature)
-    upright = logits[:, :: logits.shape[1] // len(memory.origin)]
-    return jnp.where((memory.origin >= 0)[None, :], upright, -jnp.inf)
-
-
-CLASSIFIERS = {
-    "ncm": Classifier(_fit_nothing, _ncm_logits),
-    "head": Classifier(_fit_head, _head_logits),
-}
+CLASSIFIERS: dict[str, Callable[[Config], Classifier]] = {"ncm": ncm, "head": head, "whitened": whitened.make}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +90,20 @@ class Evolution:
     evolve_every: int = 1  # k: only every k-th image passes the old encoder and the queue
     gd_lr: float = 1e-3
     gd_init: str = "trained"  # trained | identity | random
+
+
+@dataclass
+class Metric:
+    """Rows named ..._whitened: the within-class covariance that prototypes and images are compared in."""
+
+    source: str = "evolved"  # evolved | newest: of the newest task alone | stream: of the test images, unlabelled
+    # The drift map's own error, which widens old classes: none | task: on D_t | stream: and on the pairs seen so far
+    error: str = "stream"
+    kind: str = "cosine"  # cosine | lda: Gaussians of one covariance
+    ridge: float = 0.003  # rho: rho tr(Sigma) / d is added to every direction before the whitening
+    shrinkage: str = "fixed"  # fixed: `ridge` | ledoit_wolf: chosen from the features of D_t
+    per_class_weight: float = 0.0  # of each class's own covariance; above 0 memory is C d^2 instead of d^2
+    refresh: int = 64  # least number of test images between two evolutions of the metric; 0: at stage start only
 
 
 @dataclass
@@ -184,6 +199,7 @@ class Config:
     loss: Loss = field(default_factory=Loss)
     projector: Projector = field(default_factory=Projector)
     evolution: Evolution = field(default_factory=Evolution)
+    metric: Metric = field(default_factory=Metric)
     lwf: LwF = field(default_factory=LwF)
     sdc: SDC = field(default_factory=SDC)
     adc: ADC = field(default_factory=ADC)
@@ -207,6 +223,10 @@ CHOICES = {
     "projector.loss": ("squared", "norm"),
     "evolution.solver": ("direct", "blocked"),
     "evolution.gd_init": ("trained", "identity", "random"),
+    "metric.source": ("evolved", "newest", "stream"),
+    "metric.error": ("none", "task", "stream"),
+    "metric.kind": ("cosine", "lda"),
+    "metric.shrinkage": ("fixed", "ledoit_wolf"),
     "lwf.schedule": ("rose", "official"),
     "adc.step_norm": ("batch", "image"),
     "adc.rivals": ("as_moved", "unmoved"),
@@ -255,6 +275,7 @@ def validate(config: Config) -> Config:
         raise UserError("config.scenario.first_classes is for warm start; a cold one has equal tasks.")
     if config.evolution.alpha < 0:
         raise UserError(f"config.evolution.alpha is {config.evolution.alpha}; it must not be negative.")
+    _validate_metric(config.metric)
     if config.model.compute_dtype == "float64" and not _x64():
         raise UserError("config.model.compute_dtype float64 needs the environment variable JAX_ENABLE_X64=1.")
     for kind in ("first", "later"):
@@ -262,6 +283,20 @@ def validate(config: Config) -> Config:
         if list(schedule.milestones) != sorted(set(schedule.milestones)):
             raise UserError(f"config.train.{kind}.milestones {schedule.milestones} must increase.")
     return config
+
+
+def _validate_metric(metric: Metric) -> None:
+    if not 0 <= metric.ridge < math.inf:
+        raise UserError(f"config.metric.ridge is {metric.ridge}; it must be a finite number and not negative.")
+    if not 0 <= metric.per_class_weight <= 1:
+        raise UserError(f"config.metric.per_class_weight is {metric.per_class_weight}; it must be from 0 to 1.")
+    if metric.per_class_weight and metric.source != "evolved":
+        raise UserError(
+            f"config.metric.per_class_weight {metric.per_class_weight} needs config.metric.source evolved: "
+            f"{metric.source!r} has no covariance of each old class."
+        )
+    if metric.refresh < 0:
+        raise UserError(f"config.metric.refresh is {metric.refresh}; it must be 0 (never) or a number of images.")
 
 
 def from_json(text: str) -> Config:

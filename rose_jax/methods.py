@@ -1,9 +1,10 @@
 """The paper's rows as literal tuples: (objective, compensation, test time, classifier)."""
 
+import difflib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rose_jax.errors import UserError, unknown
+from rose_jax.errors import UserError
 
 
 class Row(NamedTuple):
@@ -31,17 +32,32 @@ METHODS: dict[str, Row] = {
 }
 
 
+WHITENED = "_whitened"
+
+
 def resolve(names: Iterable[str]) -> dict[str, Row]:
-    """Rows by name, in the order asked for. "lwf+rose" is any objective with any test-time method on top."""
+    """Rows by name, in the order asked for.
+
+    Beside those above: "lwf+rose", any objective with any test-time method on top; and "rose_whitened", any row
+    with its prototypes compared in the evolved metric.
+    """
     rows = {}
     for name in names:
-        row = METHODS.get(name) or _combination(name)
+        row = _row(name)
         if row is None:
-            raise unknown("method", name, [*METHODS, *_combinations()])
+            raise _unknown(name)
         rows[name] = row
     if not rows:
         raise UserError(f"No method to score: --methods is empty. Known: {', '.join(METHODS)}.")
     return rows
+
+
+def _row(name: str) -> Row | None:
+    plain = name.removesuffix(WHITENED)
+    row = METHODS.get(plain) or _combination(plain)
+    if row is None or plain == name:
+        return row
+    return row._replace(classifier="whitened", origin="ours")
 
 
 def _combination(name: str) -> Row | None:
@@ -56,3 +72,14 @@ def _combinations() -> dict[str, tuple[str, str]]:
     objectives = dict.fromkeys(row.objective for row in METHODS.values())
     test_times = dict.fromkeys(row.test_time for row in METHODS.values() if row.test_time != "none")
     return {f"{first}+{second}": (first, second) for first in objectives for second in test_times}
+
+
+def _unknown(name: str) -> UserError:
+    """The nearest of all names, and the short list of those that the others are made of."""
+    plain = [*METHODS, *_combinations()]
+    nearest = difflib.get_close_matches(name, [*plain, *(row + WHITENED for row in plain)], n=1, cutoff=0.4)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return UserError(
+        f"Unknown method {name!r}.{hint} Known: {', '.join(METHODS)}; OBJECTIVE+TEST_TIME as lwf+rose; "
+        f"and each of these with {WHITENED}."
+    )

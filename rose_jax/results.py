@@ -15,6 +15,7 @@ import numpy as np
 import optax
 
 from rose_jax import hosts, metrics
+from rose_jax.classify import CLASSIFIERS
 from rose_jax.config import Config
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.errors import UserError
@@ -36,7 +37,7 @@ def scores(
     config, scenario = pipeline.config, pipeline.scenario
     labels = pipeline.labels["test"]
     streams = [scenario.stream_indices(labels, task, config.seed) for task in range(scenario.num_tasks)]
-    true_means = _true_means(trajectory, pipeline, work) if scenario.num_tasks > 1 else None
+    truth = true_means(trajectory, pipeline, work) if scenario.num_tasks > 1 else None
     found = {}
     for name, stages in outcomes.items():
         score = metrics.summary(
@@ -48,13 +49,13 @@ def scores(
         last = stages[-1]
         score["ms_per_image"] = 1e3 * last.seconds / len(last.predictions)
         score["counts"] = _counts(stages)
-        score["options"] = scoring_digest(config)
+        score["options"] = scoring_digest(config, scorers[name].row.classifier)
         note = scorers[name].moving.note(last.unmoved.shape[1])
         if note:
             score["note"] = note
         score["origin"] = scorers[name].row.origin
-        if true_means is not None:
-            true_old, true_new = true_means
+        if truth is not None:
+            true_old, true_new = truth
             old = slice(0, scenario.offset(scenario.num_tasks - 1))
             cosines = metrics.drift_cosines(
                 np.asarray(last.memory.mean)[old], last.unmoved[old], true_new[old], true_old[old]
@@ -67,9 +68,9 @@ def scores(
 
 def earlier_scores(workdir: Path, config: Config) -> dict[str, dict[str, Any]]:
     """Rows that an earlier command scored on this workdir with the same options stay in the table."""
-    digest = scoring_digest(config)
+    digests = {scoring_digest(config, classifier) for classifier in CLASSIFIERS}
     earlier = _earlier(workdir).get("scores", {})
-    return {name: score for name, score in earlier.items() if score.get("options") == digest}
+    return {name: score for name, score in earlier.items() if score.get("options") in digests}
 
 
 def train_summary(training: dict[str, dict[str, Any]], workdir: Path) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def environment(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _true_means(trajectory, pipeline: Pipeline, work: Workdir) -> tuple[np.ndarray, np.ndarray]:
+def true_means(trajectory, pipeline: Pipeline, work: Workdir) -> tuple[np.ndarray, np.ndarray]:
     """[C, d] means of every class's training images under the last two encoders: for the metric only."""
     last = pipeline.scenario.num_tasks - 1
     path = work.path / "scores" / f"{trajectory.name}_true_means.npz"

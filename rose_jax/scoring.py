@@ -40,7 +40,7 @@ class Scorer:
     def __init__(self, name: str, row: Row, config: Config, layout: Layout, folder: Path | None):
         self.name, self.row, self.config, self.layout, self.folder = name, row, config, layout, folder
         self.compensation = COMPENSATIONS[row.compensation](config)
-        self.classifier = CLASSIFIERS[row.classifier]
+        self.classifier = CLASSIFIERS[row.classifier](config)
         # The first stage has no old encoder, so a row that evolves starts evolving at the second.
         self.still = TEST_TIMES["none"](config)
         self.moving = TEST_TIMES[row.test_time](config)
@@ -59,6 +59,10 @@ class Scorer:
         self._last = outcome
         return outcome
 
+    def restart(self, after: Outcome | None = None) -> None:
+        """Forget the stages so far, or go on after an outcome of another row; what is compiled stays compiled."""
+        self._last = after
+
     def _run(self, view: Stage) -> Outcome:
         stage, options = view.stage, self.config.evolution
         key = jax.random.key(int(generator("stream", self.config.seed, stage, 1).integers(2**31)))
@@ -68,16 +72,17 @@ class Scorer:
         unmoved = memory.mean
         evolving = self.moving.evolves and stage > 0
         test_time = self.moving if evolving or not self.moving.evolves else self.still
-        start = None
+        drift_map = None
         view.notes.clear()
         if evolving:
-            start = self.compensation.start(view) if self.compensation.start else snapshot.projector
+            drift_map = self.compensation.start(view) if self.compensation.start else snapshot.projector
         elif stage > 0:
-            memory = self.compensation.move(memory, view, move_key)
+            memory, drift_map = self.compensation.move(memory, view, move_key)
         params = self.classifier.fit(self._last.params if self._last else None, memory, view)
         z_new = view.test_features(stage)
         z_old = view.test_features(stage - 1) if evolving else z_new
-        state = jax.jit(test_time.prepare)(memory, jnp.int32(stage), start, params, stream_key)
+        prepare = jax.jit(test_time.prepare, static_argnums=5)
+        state = prepare(memory, jnp.int32(stage), drift_map, params, stream_key, self.classifier)
         result = run_stream(
             self._stream(test_time),
             state,
@@ -93,12 +98,13 @@ class Scorer:
         seconds = result.seconds + view.test_seconds(stage)
         if evolving:
             seconds += view.test_seconds(stage - 1) / options.evolve_every
-        memory = jax.device_get(test_time.carry(result.state, memory))
+        carry = jax.jit(test_time.carry, static_argnums=2)
+        memory, params = carry(result.state, memory, self.classifier)
         return Outcome(
             result.predictions,
             np.asarray(unmoved),
-            memory,
-            jax.device_get(params),
+            jax.device_get(memory),
+            jax.device_get(self.classifier.keep(params)),
             test_time.report(result.state) | view.notes,
             seconds,
         )
@@ -109,7 +115,7 @@ class Scorer:
         return self._streams[test_time.evolves]
 
     def _path(self, stage: int) -> Path | None:
-        digest = scoring_digest(self.config)
+        digest = scoring_digest(self.config, self.row.classifier)
         return self.folder / f"{self.name}_{digest}_stage_{stage:03d}.npz" if self.folder else None
 
     def _read(self, stage: int) -> Outcome | None:

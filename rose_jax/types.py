@@ -60,7 +60,9 @@ class Objective(NamedTuple):
 class Compensation(NamedTuple):
     """How old prototypes move at the end of task t, with only D_t at hand."""
 
-    move: Callable  # (memory, view, key) -> ClassMemory
+    # (memory, view, key) -> ClassMemory, drift map [d, d] | None. The map says how the features around a prototype
+    # moved along with it; None: not at all, or all by the same vector, which leaves a covariance as it was.
+    move: Callable
     start: Callable | None = None  # (view) -> W0 [d, d] for a test-time evolution; None: the trained projector
 
 
@@ -77,9 +79,10 @@ class TestTime(NamedTuple):
     """What happens while unlabelled test images stream by. There is no label in anything it is given."""
 
     evolves: bool  # True: it moves the unmoved prototypes itself, from the second stage on
-    prepare: Callable  # (memory, stage, start W0 | None, params, key) -> state
+    # drift map: the start W0 of an evolution, else the one that the compensation has moved the memory by
+    prepare: Callable  # (memory, stage, drift map | None, params, key, classifier) -> state
     step: Callable  # (state, StreamBatch, classifier) -> state, scores [n, C]
-    carry: Callable  # (state, memory) -> ClassMemory the next stage starts from
+    carry: Callable  # (state, memory, classifier) -> ClassMemory, params that the next stage starts from
     report: Callable  # (state) -> dict of plain numbers for results.json
     note: Callable = lambda dim: None  # (feature dimension) -> what a reader of the results must know, or None
 
@@ -90,8 +93,17 @@ TestTime.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever 
 class Classifier(NamedTuple):
     """How a feature becomes a score per class."""
 
-    fit: Callable  # (previous params | None, memory, view) -> params
+    fit: Callable  # (previous stage's params | None, memory, view) -> params
     logits: Callable  # (params, memory, feature [n, d]) -> [n, C], -inf for classes not seen
+    # (params, memory moved by the drift map, drift map | None, PairMoments | None) -> params: what else moves with
+    # prototypes. It starts from what `fit` gave, so that an evolution may call it with one map after the other.
+    evolve: Callable = lambda params, memory, drift_map, pairs: params
+    # (params) -> evolution.Metric | None: the metric in which evolving prototypes are compared with images, None
+    # for the plain cosine. Where there is no such function a stream is scored by `logits`, batch by batch.
+    metric: Callable | None = None
+    refresh: int = 0  # least number of images between two calls of `evolve` in a stream; 0: at its start only
+    reads_pairs: bool = False  # whether `evolve` wants the moments of the pairs that an evolution has seen so far
+    keep: Callable = lambda params: params  # what of the params the next stage and a later reader need
 
 
 class StageView(Protocol):

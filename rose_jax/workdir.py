@@ -32,7 +32,8 @@ FREE_KEYS = (
     "train.log_every",
     "train.checkpoint_every",
 )
-SCORING = ("evolution", "test", "sdc", "adc", "ldc")
+SCORING = ("evolution", "test", "sdc", "adc", "ldc")  # options that name the outcomes of every row
+CLASSIFIER_SCORING = {"whitened": ("metric",)}  # further ones, of the rows with such a classifier
 
 
 class Workdir:
@@ -196,14 +197,16 @@ def difference(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, A
     default = {k: v for k, v in _flatten(json.loads(Config().to_json())).items() if k.split(".")[0] in there}
     flat_there = default | _flatten(there)
     keys = [key for key in flat_here if key in flat_there and key not in FREE_KEYS]
-    keys = [key for key in keys if key.split(".")[0] not in SCORING]
+    free = {*SCORING, *(name for names in CLASSIFIER_SCORING.values() for name in names)}
+    keys = [key for key in keys if key.split(".")[0] not in free]
     pairs = ((key, flat_there.get(key), flat_here.get(key)) for key in keys)
     return [(key, old, new) for key, old, new in pairs if old != new]
 
 
-def scoring_digest(config: Config) -> str:
-    """Names the options that outcomes depend on beside the trajectory."""
-    options = {name: dataclasses.asdict(getattr(config, name)) for name in SCORING}
+def scoring_digest(config: Config, classifier: str = "ncm") -> str:
+    """Names the options that outcomes of rows with such a classifier depend on beside the trajectory."""
+    sections = SCORING + CLASSIFIER_SCORING.get(classifier, ())
+    options = {name: dataclasses.asdict(getattr(config, name)) for name in sections}
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
 
 

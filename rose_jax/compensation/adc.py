@@ -20,7 +20,7 @@ from rose_jax.types import ClassMemory, Compensation, PyTree
 def make(config: Config) -> Compensation:
     options = config.adc
 
-    def move(memory: ClassMemory, view, key) -> ClassMemory:
+    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, None]:
         old = view.snapshots[view.stage - 1].variables
         new = view.snapshots[view.stage].variables
         images, features = _augmented_images(view, key, old)
@@ -36,7 +36,7 @@ def make(config: Config) -> Compensation:
                 len(classes),
                 options.when_none_succeeds,
             )
-        return replace_means(memory, classes, moved)
+        return replace_means(memory, classes, moved), None  # a translation of each class
 
     return Compensation(move)
 

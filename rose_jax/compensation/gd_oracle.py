@@ -3,11 +3,11 @@
 from rose_jax.compensation.projector import project_old
 from rose_jax.config import Config
 from rose_jax.evolution import gd_oracle
-from rose_jax.types import ClassMemory, Compensation
+from rose_jax.types import Array, ClassMemory, Compensation
 
 
 def make(config: Config) -> Compensation:
-    def move(memory: ClassMemory, view, key) -> ClassMemory:
+    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, Array]:
         stage = view.stage
         drift_map, info = gd_oracle(
             view.test_features(stage - 1),
@@ -16,6 +16,6 @@ def make(config: Config) -> Compensation:
             lr=config.evolution.gd_lr,
         )
         view.notes |= {"loss_gap": info.gap, "steps": info.steps, "converged": info.converged}
-        return project_old(memory, drift_map, stage)
+        return project_old(memory, drift_map, stage), drift_map
 
     return Compensation(move)

@@ -15,7 +15,7 @@ def make(config: Config) -> Compensation:
     options = config.ldc
     update = make_update(options.lr)
 
-    def move(memory: ClassMemory, view, key) -> ClassMemory:
+    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, jax.Array]:
         init_key, data_key = jax.random.split(key)
         old = view.snapshots[view.stage - 1].variables
         new = view.snapshots[view.stage].variables
@@ -25,7 +25,7 @@ def make(config: Config) -> Compensation:
         for images, _, mask in view.train_batches(data_key, options.epochs):
             pair = view.encode(old, images), view.encode(new, images)
             projector, opt_state = update(projector, opt_state, *pair, mask)
-        return project_old(memory, projector, view.stage)
+        return project_old(memory, projector, view.stage), projector
 
     return Compensation(move)
 

@@ -5,4 +5,4 @@ from rose_jax.types import Compensation
 
 
 def make(config: Config) -> Compensation:
-    return Compensation(move=lambda memory, view, key: memory)
+    return Compensation(move=lambda memory, view, key: (memory, None))

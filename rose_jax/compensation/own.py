@@ -7,9 +7,10 @@ from rose_jax.types import ClassMemory, Compensation
 
 
 def make(config: Config) -> Compensation:
-    def move(memory: ClassMemory, view, key) -> ClassMemory:
+    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, None]:
         moved = view.snapshots[view.stage].memory
         known = moved.origin >= 0
-        return memory._replace(mean=jnp.where(known[:, None], moved.mean, memory.mean))
+        # EFC translates each class; the linear map of FCS does not outlive its task.
+        return memory._replace(mean=jnp.where(known[:, None], moved.mean, memory.mean)), None
 
     return Compensation(move)

@@ -4,12 +4,13 @@ import jax.numpy as jnp
 
 from rose_jax.config import Config
 from rose_jax.evolution.core import matmul
-from rose_jax.types import ClassMemory, Compensation
+from rose_jax.types import Array, ClassMemory, Compensation
 
 
 def make(config: Config) -> Compensation:
-    def move(memory: ClassMemory, view, key) -> ClassMemory:
-        return project_old(memory, view.snapshots[view.stage].projector, view.stage)
+    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, Array]:
+        projector = view.snapshots[view.stage].projector
+        return project_old(memory, projector, view.stage), projector
 
     return Compensation(move)
 

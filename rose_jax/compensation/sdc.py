@@ -10,14 +10,14 @@ from rose_jax.types import ClassMemory, Compensation
 def make(config: Config) -> Compensation:
     options = config.sdc
 
-    def move(memory: ClassMemory, view, key) -> ClassMemory:
+    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, None]:
         pairs = paired_features(
             view, key, view.snapshots[view.stage - 1].variables, view.snapshots[view.stage].variables
         )
         classes = old_classes(memory, view.stage)
         prototypes = np.asarray(memory.mean)[classes]
         drift = weighted_drift(pairs.old, pairs.new, prototypes, options.sigma, options.floor)
-        return replace_means(memory, classes, prototypes + drift)
+        return replace_means(memory, classes, prototypes + drift), None  # a translation of each class
 
     return Compensation(move)
 

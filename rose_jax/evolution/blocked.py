@@ -21,6 +21,7 @@ from rose_jax.evolution.core import (
     Counts,
     Evolver,
     Metric,
+    compare_of,
     count_rows,
     finish_scores,
     ill_posed,
@@ -143,7 +144,8 @@ def blocked(
                 state, scores = advance_group(state, events)
             else:
                 events = jax.tree.map(lambda x: x.reshape(per_chunk, width, *x.shape[1:]), events)
-                frame = Frame(state.moves, state.seen, state.prototypes, state.anchor, state.lam)
+                compare = compare_of(state.metric)
+                frame = Frame(state.moves, state.seen, state.prototypes, state.anchor, state.lam, compare)
                 carry = (state.sums, state.moved, state.counts)
                 carry, scores = jax.lax.scan(
                     lambda carry, events: advance_block(frame, carry, events, granularity), carry, events
@@ -161,10 +163,7 @@ def blocked(
 
     def drift_map(state: BlockedState) -> jax.Array:
         dim = state.projector.shape[0]
-        if state.new is None:
-            cross = state.sums[:, dim:]
-        else:
-            cross = matmul(state.old.T, state.new - matmul(state.old, state.projector))
+        cross = state.sums[:, dim:] if state.new is None else plain_residual(state)[1]
         chol = factor(state.sums)
         # V H as (Hᵀ V)ᵀ, because the solves act on rows
         solution = state.projector + finish_solve(chol, half_solve(chol, cross.T)).T
@@ -175,21 +174,26 @@ def blocked(
 
 def with_metric(state: BlockedState, metric: Metric) -> BlockedState:
     """Carry everything on the new side over to the coordinates of another metric."""
-    if state.new is None:
-        raise ValueError("with_metric needs a state that was given a metric by init: its queue keeps z_new")
     raw = jnp.where(state.moves[:, None], matmul(state.prototypes, state.projector), state.prototypes)
-    residual = matmul(state.new - matmul(state.old, state.projector), metric.transform)
+    residual, cross = plain_residual(state)
+    gram = state.sums[:, : state.old.shape[1]]  # the old side knows no metric
     state = state._replace(
-        residual=residual,
-        sums=make_sums(state.old, residual, state.lam),
-        age=jnp.zeros((), jnp.int32),
-        peak=jnp.sum(state.old**2),
+        residual=matmul(residual, metric.transform),
+        sums=jnp.concatenate([gram, matmul(cross, metric.transform)], axis=1),
         anchor=measure(raw, metric),
         measured_projector=matmul(state.projector, metric.transform),
         metric=metric,
     )
     moved = moved_prototypes(state, factor(state.sums))
     return state._replace(moved=jnp.where(jnp.isfinite(moved).all(), moved, state.anchor))
+
+
+def plain_residual(state: BlockedState) -> tuple[jax.Array, jax.Array]:
+    """Q' - Q W₀ [S, d] and Qᵀ(Q' - Q W₀) [d, d] as they came."""
+    if state.new is None:
+        raise ValueError("with_metric needs a state that was given a metric by init: its queue keeps z_new")
+    residual = state.new - matmul(state.old, state.projector)
+    return residual, transposed_matmul(state.old, residual)
 
 
 class Frame(NamedTuple):
@@ -200,6 +204,7 @@ class Frame(NamedTuple):
     prototypes: jax.Array
     anchor: jax.Array
     lam: jax.Array
+    compare: str  # of the metric
 
 
 def push(state: BlockedState, rows) -> tuple[BlockedState, Events]:
@@ -269,8 +274,8 @@ def advance_block(frame: Frame, carry, events: Events, granularity: int):
     cross = matmul(directions, moved.T) + matmul(jnp.tril(among, -1), weights)  # F_k · p W_{k-1}
     growth = weights * (2 * cross + weights * jnp.diagonal(among)[:, None])
     squares = jnp.sum(moved**2, axis=1)[None, :] + matmul(sees, growth)  # ‖p W_k‖² [b, C]
-    norms = jnp.linalg.norm(events.z, axis=1)[:, None] * jnp.sqrt(jnp.maximum(squares, 0))
-    scores = finish_scores(dots, norms, frame.seen, events.bad)
+    lengths = jnp.sqrt(jnp.maximum(squares, 0))
+    scores = finish_scores(dots, events.z, lengths, frame.seen, events.bad, frame.compare)
 
     updates = events.enters.reshape(-1, granularity).any(axis=1)
     pivot_squares = jnp.diagonal(chol) ** 2
@@ -298,8 +303,9 @@ def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, ja
         broken_steps=state.counts.broken_steps + (updated & ~finite),
         ill_posed_steps=state.counts.ill_posed_steps + (updated & ill_posed(jnp.diagonal(chol) ** 2, state.lam)),
     )
-    norms = jnp.linalg.norm(events.z, axis=1)[:, None] * jnp.linalg.norm(moved, axis=1)[None, :]
-    scores = finish_scores(matmul(events.z, moved.T), norms, state.seen, events.bad)
+    lengths = jnp.linalg.norm(moved, axis=1)[None, :]
+    dots = matmul(events.z, moved.T)
+    scores = finish_scores(dots, events.z, lengths, state.seen, events.bad, compare_of(state.metric))
     return state._replace(sums=sums, moved=moved, counts=counts), scores
 
 

@@ -4,6 +4,7 @@ Rows are features throughout: z_new ≈ z_old @ W, prototypes move as p @ W, and
 table p^{t-1}, never on prototypes already moved within the stage.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +24,8 @@ class Evolver(NamedTuple):
     init: (prototypes [C, d], moves bool [C], seen bool [C], projector [d, d], key, metric=None) -> state
         `prototypes` are unmoved: p^{t-1} where `moves` (old classes), the new classes' means elsewhere.
     step: (state, z_old [n, d], z_new [n, d], valid bool [n], enters bool [n] | None) -> state, scores [n, C]
-        Cosines after the update that includes the image itself (Alg. 2); -inf for classes not seen. Rows
+        Cosines (or what the metric says) after the update that includes the image itself (Alg. 2); -inf for
+        classes not seen. Rows
         with valid=False are padding and change nothing. Rows with enters=False are scored but stay out of
         the queue (their z_old is not read). Rows with NaN or Inf stay out too, score NaN and are counted.
     prototypes: (state) -> [C, d]  old classes moved by the current map, the others as they were given.
@@ -44,11 +46,15 @@ class Evolver(NamedTuple):
     with_metric: Callable[[Any, Any], Any]
 
 
-class Metric(NamedTuple):
-    """An affine map x -> (x - center) @ transform of the new feature space, in which cosines are taken."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """An affine map x -> (x - center) @ transform of the new feature space, and how points are compared there."""
 
     center: jax.Array  # [d]
     transform: jax.Array  # [d, d]
+    # "cosine" | "distance": minus half the squared distance, a Gaussian's log-density up to a constant
+    compare: str = dataclasses.field(default="cosine", metadata={"static": True})
 
 
 class Counts(NamedTuple):
@@ -136,17 +142,25 @@ def scan_groups(update, state, rows: Rows, granularity: int):
     return state, scores.reshape(groups * width, -1)[:n]
 
 
-def cosine_scores(z_new, table, seen, bad, metric: Metric | None = None) -> jax.Array:
-    """Cosine of every image [n, d] with every row of the table [C, d]; -inf if unseen, NaN if unreadable."""
+def score_table(z_new, table, seen, bad, metric: Metric | None = None) -> jax.Array:
+    """Every image [n, d] against every row of the table [C, d]; -inf if unseen, NaN if unreadable."""
     if metric is not None:
         z_new, table = measure(z_new, metric), measure(table, metric)
-    dots = matmul(z_new, table.T)  # [n, C]
-    norms = jnp.linalg.norm(z_new, axis=1)[:, None] * jnp.linalg.norm(table, axis=1)[None, :]
-    return finish_scores(dots, norms, seen, bad)
+    lengths = jnp.linalg.norm(table, axis=1)[None, :]
+    return finish_scores(matmul(z_new, table.T), z_new, lengths, seen, bad, compare_of(metric))
 
 
-def finish_scores(dots, norms, seen, bad) -> jax.Array:
-    scores = dots / jnp.maximum(norms, jnp.finfo(dots.dtype).tiny)
+def compare_of(metric: Metric | None) -> str:
+    return "cosine" if metric is None else metric.compare
+
+
+def finish_scores(dots, z, lengths, seen, bad, compare: str) -> jax.Array:
+    """Scores [n, C] from dots [n, C], the images z [n, d] and the prototypes' lengths [n or 1, C], all measured."""
+    if compare == "distance":
+        scores = dots - (lengths**2 + jnp.sum(z**2, axis=1)[:, None]) / 2
+    else:
+        norms = jnp.linalg.norm(z, axis=1)[:, None] * lengths
+        scores = dots / jnp.maximum(norms, jnp.finfo(dots.dtype).tiny)
     scores = jnp.where(seen[None, :], scores, -jnp.inf)
     return jnp.where(bad[:, None], jnp.nan, scores)
 

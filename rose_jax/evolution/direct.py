@@ -12,12 +12,12 @@ from rose_jax.evolution.core import (
     Evolver,
     Metric,
     Rows,
-    cosine_scores,
     count_rows,
     ill_posed,
     matmul,
     ridge_for,
     scan_groups,
+    score_table,
     screen,
     zero_counts,
 )
@@ -56,7 +56,7 @@ def direct(capacity: int, alpha: float, granularity: int = 1, ridge: float | Non
             broken_steps=state.counts.broken_steps + (updated & ~finite),
             ill_posed_steps=state.counts.ill_posed_steps + (updated & ill_posed(pivots, state.lam)),
         )
-        scores = cosine_scores(rows.z_new, moved, state.seen, rows.bad, state.metric)
+        scores = score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
         return state._replace(queue=queue, moved=moved, counts=counts), scores
 
     def step(state: DirectState, z_old, z_new, valid, enters=None):

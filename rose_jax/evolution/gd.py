@@ -16,10 +16,10 @@ from rose_jax.evolution.core import (
     Evolver,
     Metric,
     Rows,
-    cosine_scores,
     count_rows,
     matmul,
     scan_groups,
+    score_table,
     screen,
     zero_counts,
 )
@@ -96,7 +96,7 @@ def gd(
         )
         moved = jnp.where(state.moves[:, None], matmul(state.prototypes, drift_map), state.prototypes)
         broken = state.counts.broken_steps + ((entered > 0) & ~finite)
-        scores = cosine_scores(rows.z_new, moved, state.seen, rows.bad, state.metric)
+        scores = score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
         return state._replace(
             drift_map=drift_map,
             adam=adam_state,

@@ -5,10 +5,13 @@ from rose_jax.types import TestTime
 
 
 def make(config: Config) -> TestTime:
-    def prepare(memory, stage, start, params, key):
-        return {"memory": memory, "params": params}
+    def prepare(memory, stage, drift_map, params, key, classifier):
+        return {"memory": memory, "params": classifier.evolve(params, memory, drift_map, None)}
 
     def step(state, batch, classifier):
         return state, classifier.logits(state["params"], state["memory"], batch.z_new)
 
-    return TestTime(False, prepare, step, lambda state, memory: memory, lambda state: {})
+    def carry(state, memory, classifier):
+        return memory, state["params"]
+
+    return TestTime(False, prepare, step, carry, lambda state: {})

@@ -76,7 +76,7 @@ def test_sdc_moves_old_classes_only_and_pairs_rows():
     rng = np.random.default_rng(2)
     view = FakeView(rng.standard_normal((10, 3)), rng.standard_normal((3, 3)))
     memory = memory_of(rng.standard_normal((4, 3)), [0, 0, 1, -1])
-    moved = COMPENSATIONS["sdc"](Config()).move(memory, view, jax.random.key(0))
+    moved, _ = COMPENSATIONS["sdc"](Config()).move(memory, view, jax.random.key(0))
     expected = sdc_oracle(view.z_old, view.z_old @ view.matrix, memory.mean[:2].astype(float), 0.3, 1e-5)
     np.testing.assert_allclose(moved.mean[:2], memory.mean[:2] + expected, rtol=1e-5)
     np.testing.assert_array_equal(moved.mean[2:], memory.mean[2:])
@@ -111,9 +111,10 @@ def test_ldc_recovers_a_linear_drift():
     config.ldc.epochs, config.ldc.lr = 400, 3e-2
     view = FakeView(rng.standard_normal((18, 3)), rng.standard_normal((3, 3)))
     memory = memory_of(rng.standard_normal((3, 3)), [0, 0, 1])
-    moved = COMPENSATIONS["ldc"](config).move(memory, view, jax.random.key(0))
+    moved, drift_map = COMPENSATIONS["ldc"](config).move(memory, view, jax.random.key(0))
     np.testing.assert_allclose(moved.mean[:2], memory.mean[:2] @ view.matrix, atol=2e-2)
     np.testing.assert_array_equal(moved.mean[2], memory.mean[2])
+    np.testing.assert_allclose(drift_map, view.matrix, atol=2e-2)
 
 
 # ADC. f(x) = (x A)^2, so that gradients can be written by hand.
@@ -203,7 +204,7 @@ def test_own_takes_the_objectives_prototypes_and_rose_keeps_its_own():
     np.testing.assert_array_equal(merged.mean, [[1, 1], [1, 1], [5, 5], [1, 1]])
     np.testing.assert_array_equal(merged.origin, [0, 0, 1, -1])
     view = FakeView(np.zeros((1, 2)), np.eye(2), snapshot)
-    own = COMPENSATIONS["own"](Config()).move(merged, view, None)
+    own, _ = COMPENSATIONS["own"](Config()).move(merged, view, None)
     np.testing.assert_array_equal(own.mean[:3], snapshot.mean[:3])
     np.testing.assert_array_equal(own.mean[3], merged.mean[3])  # not seen yet: untouched
 

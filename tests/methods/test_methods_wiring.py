@@ -45,7 +45,7 @@ def test_all_rows_of_the_family_need_four_trajectories():
 def test_expanded_heads_are_read_at_their_upright_outputs():
     head = {"weight": jnp.arange(24.0).reshape(12, 2), "bias": jnp.zeros(12)}
     memory = ClassMemory(jnp.zeros((3, 2)), jnp.array([0, 0, -1]))
-    logits = CLASSIFIERS["head"].logits(head, memory, jnp.ones((1, 2)))
+    logits = CLASSIFIERS["head"](Config()).logits(head, memory, jnp.ones((1, 2)))
     np.testing.assert_array_equal(logits, [[1, 17, -np.inf]])  # rows 0 and 4 of the head
 
 
