@@ -1,6 +1,7 @@
 """The run: train each trajectory task by task, score its rows stage by stage, write results and report."""
 
 import contextlib
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from rose_jax.models.resnet import resnet18
 from rose_jax.scoring import Outcome, Scorer
 from rose_jax.sharding import Layout
 from rose_jax.stage import Stage
-from rose_jax.train.objectives import make_objective
+from rose_jax.train.objectives import OBJECTIVES, make_objective
 from rose_jax.trajectory import Trajectory
 from rose_jax.types import Objective
 from rose_jax.workdir import Workdir
@@ -94,26 +95,65 @@ def make_pipeline(config: Config, layout: Layout) -> Pipeline:
     return Pipeline(config, dataset, scenario, encoder, layout)
 
 
-@contextlib.contextmanager
-def open_run(
-    workdir: Path, objective: str = "base", data_dir: str | None = None
-) -> Iterator[tuple[Config, Pipeline, Trajectory]]:
-    """A finished run's config, data and trajectory, for studies that train nothing."""
-    path = Path(workdir) / "config.json"
-    if not path.exists():
-        raise UserError(f"There is no run in {workdir}: {path.name} is missing.")
-    config = from_json(path.read_text())
-    config.data.dir = data_dir or config.data.dir
-    pipeline = make_pipeline(config, Layout())
-    with Workdir(workdir, config, pipeline.dataset.identity) as work:
-        trajectory = Trajectory(objective, _objective(objective, config, pipeline), pipeline, work)
-        try:
-            missing = [task for task in range(len(trajectory)) if not trajectory.has(task)]
-            if missing:
-                raise UserError(f"The run in {workdir} has no snapshot of task {missing[0]}; finish it first.")
-            yield config, pipeline, trajectory
-        finally:
+def cache_compilations() -> None:
+    """What one start compiled, the next one reads; $JAX_COMPILATION_CACHE_DIR chooses another place."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(Path("~/.cache/rose_jax/jax").expanduser()))
+
+
+class OpenRun:
+    """A finished run, for studies that train nothing: its config, its data and its trajectories."""
+
+    def __init__(self, config: Config, pipeline: Pipeline, work: Workdir):
+        self.config, self.pipeline, self.work = config, pipeline, work
+        self._trajectories: dict[str, Trajectory] = {}
+
+    def objectives(self) -> list[str]:
+        """Objectives that left snapshots here, whole or not."""
+        folder = self.work.path / "checkpoints"
+        return sorted(path.name for path in folder.glob("*") if path.name in OBJECTIVES and any(path.iterdir()))
+
+    def trajectory(self, objective: str) -> Trajectory:
+        """A UserError names the first snapshot that is missing or damaged."""
+        if objective not in self._trajectories:
+            where = self.work.path / "checkpoints" / objective
+            if not where.is_dir():
+                raise UserError(f"The run in {self.work.path} has no trajectory {objective!r}.")
+            trajectory = Trajectory(
+                objective, _objective(objective, self.config, self.pipeline), self.pipeline, self.work
+            )
+            self._trajectories[objective] = trajectory
+        found = self._trajectories[objective]
+        missing = [task for task in range(len(found)) if not found.has(task)]
+        if missing:
+            raise UserError(
+                f"The run in {self.work.path} has no usable snapshot of task {missing[0]} of {objective!r}: "
+                "finish it first, and keep its checkpoints."
+            )
+        return found
+
+    def close(self) -> None:
+        for trajectory in self._trajectories.values():
             trajectory.close()
+
+
+@contextlib.contextmanager
+def open_run(workdir: Path, *, data_dir: str | None = None, layout: Layout | None = None) -> Iterator[OpenRun]:
+    """The run in `workdir`, locked against other processes; its data is read from `data_dir` if that is given."""
+    path = Path(workdir) / "config.json"
+    try:
+        config = from_json(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"There is no run in {workdir}: {path.name} is missing.") from None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not the config of a run ({error}).") from None
+    config.data.dir = data_dir or config.data.dir
+    pipeline = make_pipeline(config, layout or Layout())
+    with (
+        Workdir(workdir, config, pipeline.dataset.identity) as work,
+        contextlib.closing(OpenRun(config, pipeline, work)) as run,
+    ):
+        yield run
 
 
 def _follow(

@@ -1,6 +1,6 @@
 """The pictures of a report. Each function draws one, or returns None if the run has nothing to draw."""
 
-import math
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rose_jax.report import paper, style
+from rose_jax.report import paper, plots, studies, style
 from rose_jax.report.compare import Group, spread
 from rose_jax.report.heatmaps import confusion, matrix
 
@@ -27,7 +27,10 @@ class Picture:
 
 
 def draw(groups: Sequence[Group], names: Sequence[str] | None = None) -> dict[str, Picture]:
-    """Every figure (or those in `names`) that the runs support; all but the curves are of the first group."""
+    """Every figure (or those in `names`) that the runs support; all but the curves are of the first group.
+
+    Studies have theirs under study_NAME.
+    """
     makers: dict[str, Callable[[], Figure | None]] = {
         "curves": lambda: curves(groups),
         "confusion": lambda: confusion(groups[0]),
@@ -35,6 +38,8 @@ def draw(groups: Sequence[Group], names: Sequence[str] | None = None) -> dict[st
         "drift": lambda: drift(groups[0]),
         "cost": lambda: cost(groups[0]),
     }
+    for study in studies.of(groups[0]):
+        makers[study.picture] = functools.partial(study.draw, groups[0].title)
     wanted = {name: make for name, make in makers.items() if names is None or name in names}
     drawn = {name: (_png(make, "light"), _png(make, "dark")) for name, make in wanted.items()}
     return {name: Picture(light, dark) for name, (light, dark) in drawn.items() if light and dark}
@@ -54,28 +59,12 @@ def curves(groups: Sequence[Group]) -> Figure | None:
 
 def drift(group: Group) -> Figure | None:
     """Histograms of the cosine between the estimated and the true move of each old prototype, best on top."""
-    samples = {m: np.array([c for s in group.scores(m) for c in s.drift_cosines]) for m in group.methods}
-    rows = sorted(((m, v) for m, v in samples.items() if v.size), key=lambda row: row[1].mean())
-    if not rows:
-        return None
-    lowest = min(values.min() for _, values in rows)
-    edges = np.linspace(max(-1.0, math.floor(lowest * 20) / 20), 1.0, 51)
-    counts = [np.histogram(np.clip(values, edges[0], 1.0), edges)[0] for _, values in rows]
-    highest = max(count.max() for count in counts)
-    figure = Figure(figsize=(6.6, 1.2 + max(0.42, 0.9 - 0.1 * len(rows)) * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    for level, ((name, values), count) in enumerate(zip(rows, counts, strict=True)):
-        color = style.look(name).color
-        axes.stairs(level + 0.92 * count / highest, edges, baseline=level, fill=True, color=color)
-        axes.plot([values.mean()] * 2, [level, level + 0.92], color=axes.xaxis.label.get_color(), linewidth=1.2)
-    axes.set_yticks(
-        np.arange(len(rows)) + 0.3, [f"{style.short(name)}  {values.mean():.3f}" for name, values in rows]
-    )
-    axes.tick_params(axis="y", length=0)
-    axes.grid(False, axis="y")
-    axes.set(xlabel="cosine of estimated and true drift (line: mean)", xlim=(edges[0], 1.0), ylim=(0, len(rows)))
-    axes.set_title(style.title(group.title, "drift of the old prototypes"))
-    return figure
+    series = [
+        {"method": m, "label": m, "y": [c for s in group.scores(m) for c in s.drift_cosines]}
+        for m in group.methods
+    ]
+    data = {"x": "cosine of estimated and true drift (line: mean)", "series": series}
+    return plots.histograms(data, style.title(group.title, "drift of the old prototypes"))
 
 
 def cost(group: Group) -> Figure | None:
@@ -133,6 +122,11 @@ def _steps(group: Group, method: str) -> list[tuple[int, float, float]]:
         if value is not None:
             steps.append((t + 1, value.mean, value.std or 0.0))
     return steps
+
+
+def light(make: Callable[[], Figure | None]) -> bytes | None:
+    """One figure on a light background, for a file of its own."""
+    return _png(make, "light")
 
 
 def _png(make: Callable[[], Figure | None], theme: str) -> bytes | None:

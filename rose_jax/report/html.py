@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from rose_jax.report import page, paper, tables
+from rose_jax.report import page, paper, studies, tables
 from rose_jax.report.compare import Group, spread
 from rose_jax.report.figures import Picture
 from rose_jax.report.runs import Run, one_line
@@ -49,7 +49,11 @@ def render_markdown(groups: Sequence[Group], figures: Sequence[str]) -> str:
         for heading, table in _tables(group):
             if table is not None:
                 parts += [f"## {heading}", tables.markdown(table)]
-    parts += [f"![{CAPTIONS[name]}](figures/{name}.png)" for name in figures]
+        for study in (study for study in studies.of(group) if study.figure is not None):
+            parts += [f"## {_plain(study.heading)}", _plain(study.says), tables.markdown(study.table)]
+            if study.picture in figures:
+                parts.append(f"![{_plain(study.caption())}](figures/{study.picture}.png)")
+    parts += [f"![{CAPTIONS[name]}](figures/{name}.png)" for name in figures if name in CAPTIONS]
     for run in (run for g in groups for run in g.runs):
         parts += [
             f"## How to repeat {_plain(one_line(run.workdir.resolve().name))}",
@@ -116,11 +120,14 @@ def _group(group: Group, pictures: Pictures) -> str:
     parts += [
         page.section(paper_heading, page.table(paper_table)),
         page.section(methods_heading, page.table(methods_table)),
-        page.section("Accuracy after each task", _figure("curves", pictures), page.table(stages)),
+        page.section(
+            "Accuracy after each task", _said(group, "curves"), _figure("curves", pictures), page.table(stages)
+        ),
         page.section("Confusion by task", _figure("confusion", pictures)),
         page.section("Accuracy matrix", _figure("matrix", pictures)),
         page.section("Drift", _figure("drift", pictures)),
         page.section("Cost", _figure("cost", pictures), page.table(cost), page.table(training)),
+        *(_study(study, pictures) for study in studies.of(group) if study.figure is not None),
         page.section("How to repeat this", *(_repeat(run) for run in group.runs)),
     ]
     return "\n".join(parts)
@@ -136,9 +143,19 @@ def _tables(group: Group) -> list[tuple[str, tables.Table | None]]:
     ]
 
 
-def _figure(name: str, pictures: Pictures) -> str:
+def _figure(name: str, pictures: Pictures, caption: str = "") -> str:
     picture = pictures.get(name)
-    return page.figure(picture.light, picture.dark, CAPTIONS[name]) if picture else ""
+    return page.figure(picture.light, picture.dark, caption or CAPTIONS[name]) if picture else ""
+
+
+def _said(group: Group, name: str) -> str:
+    says = studies.sentence(group, name)
+    return page.paragraph(says) if says else ""
+
+
+def _study(study: studies.StudyFile, pictures: Pictures) -> str:
+    picture = _figure(study.picture, pictures, study.caption())
+    return page.section(study.heading, page.paragraph(study.says), picture, page.table(study.table))
 
 
 def _repeat(run: Run) -> str:

@@ -54,6 +54,14 @@ def several_seeds(dataset: str, start: str, tasks: int) -> Cell | None:
     return next((c for c in cells("tab:statistic") if (c.dataset, c.start, c.tasks) == where), None)
 
 
+def study_cell(
+    table: str, dataset: str, start: str, tasks: int, *, method: str = "rose", condition: str | None = None
+) -> Cell | None:
+    """A cell of one of the paper's studies, e.g. tab:queue_capacity under "capacity 500"."""
+    where = (canonical_dataset(dataset), start, tasks, canonical(method), condition)
+    return next((c for c in cells(table) if (c.dataset, c.start, c.tasks, c.method, c.condition) == where), None)
+
+
 def inference_ms(method: str) -> float | None:
     """Milliseconds per image that the paper measured (tab:inference_time)."""
     for cell in cells("tab:inference_time"):

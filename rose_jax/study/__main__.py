@@ -1,0 +1,96 @@
+"""`python -m rose_jax.study NAME[,NAME...|all] --workdir RUN [RUN...]`: the paper's studies on trained runs."""
+
+import argparse
+import functools
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rose_jax import report
+from rose_jax.errors import UserError, unknown
+from rose_jax.experiment import cache_compilations
+from rose_jax.progress import Progress
+from rose_jax.report import tables
+from rose_jax.study import STUDIES, Subject, Unsupported, record
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if anything was done; 2, with one message, if the names or workdirs are wrong or nothing could be done."""
+    flags = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        names = chosen(flags.names)
+        cache_compilations()
+        with Progress() as progress:
+            done = sum([study_run(workdir, names, flags, progress) for workdir in dict.fromkeys(flags.workdir)])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0 if done else 2
+
+
+def study_run(workdir: Path, names: Sequence[str], flags: argparse.Namespace, progress: Progress) -> int:
+    """The named studies on one run, then its report. Returns how many could be done."""
+    subject = Subject(workdir, flags.data_dir, flags.draws, flags.thorough, others=flags.workdir)
+    done = 0
+    try:
+        for name in names:
+            study = STUDIES[name]
+            subject.used = {}
+            subject.on_step = functools.partial(progress.count, name)
+            begun = time.perf_counter()
+            try:
+                finding = study.run(subject)
+            except Unsupported as reason:
+                progress.stage(f"{name}: not possible here: {reason}")
+                continue
+            seconds = time.perf_counter() - begun
+            path = record.write(name, study.title, study.paper, subject, finding, seconds)
+            done += 1
+            progress.stage(f"{name}: {seconds:.1f} s, {path}")
+            print(f"\n{study.title}\n{tables.text(finding.table)}\n{finding.says}\n", flush=True)
+    finally:
+        subject.close()
+    if done:
+        print(f"Report: {report.write(workdir).html}")
+    return done
+
+
+def chosen(names: str) -> list[str]:
+    """The studies that a comma-separated list names; "all" is every one."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise UserError(f"No study to run. Known: {', '.join(STUDIES)}, all.")
+    for name in wanted:
+        if name not in STUDIES and name != "all":
+            raise unknown("study", name, [*STUDIES, "all"])
+    return list(STUDIES) if "all" in wanted else list(dict.fromkeys(wanted))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rose_jax.study",
+        description="The paper's studies on a trained run; nothing is trained. Each writes studies/NAME.json and "
+        "figures/study_NAME.png in the workdir, and report.html gets a section.",
+        epilog="Studies: " + "; ".join(f"{name}: {study.title}" for name, study in STUDIES.items()),
+    )
+    parser.add_argument("names", metavar="NAME[,NAME...]", help="studies, or all")
+    parser.add_argument("--workdir", type=Path, nargs="+", required=True, metavar="RUN", help="finished runs")
+    parser.add_argument("--data_dir", help="where the data lies, if not where the run found it")
+    parser.add_argument("--draws", type=_positive, help="draws of every study that draws (default: each its own)")
+    parser.add_argument(
+        "--thorough", action="store_true", help="drift: ask ADC and LDC too where the run has not scored them"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Studies that change one option of the evolution: queue capacity, noise of the pseudo-features, images per update."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rose_jax.report.tables import Table
+from rose_jax.study import tell
+from rose_jax.study.subject import Finding, Subject
+
+CAPACITIES = (500, 1000, 2000, 3000, 5000)
+ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+GRANULARITIES = (1, 2, 4, 8, 16, 32, 64, 128)
+DRAWS = 3
+
+
+def capacity(subject: Subject) -> Finding:
+    bench = subject.bench()
+    dim, usual = bench.dim, bench.config.evolution.capacity
+    values = sorted({*CAPACITIES, usual, dim // 2, dim, 2 * dim})
+    printed = [subject.paper("tab:queue_capacity", f"capacity {value}") for value in values]
+    notes = tuple(
+        note for value in values if (note := bench.scorer("rose", capacity=value).moving.note(dim)) is not None
+    )
+    finding = _sweep(subject, "capacity", "queue capacity", values, ("rose",), usual, printed, notes, log_x=True)
+    last = finding.numbers["rose"]["last"]
+    best = max(range(len(values)), key=lambda i: tell.average(last[i]))
+    shape = "inside the range, as an inverted U has it" if 0 < best < len(values) - 1 else "at an end of the range"
+    says = (
+        f"{finding.says} The best capacity is {values[best]}, {shape}; from it to the largest the change is "
+        f"{tell.average(last[-1]) - tell.average(last[best]):+.2f} points."
+    )
+    return finding._replace(says=says)
+
+
+def alpha(subject: Subject) -> Finding:
+    """The paper searched the noise; its main text says 0.02, its supplement 0.2."""
+    usual = subject.bench().config.evolution.alpha
+    values = sorted({*ALPHAS, usual})
+    return _sweep(subject, "alpha", "alpha, noise of the pseudo-features", values, ("rose",), usual, log_x=True)
+
+
+def granularity(subject: Subject) -> Finding:
+    """What it costs to solve once per batch instead of once per image."""
+    bench = subject.bench()
+    values = [g for g in GRANULARITIES if bench.config.test.batch_size % g == 0]
+    usual = bench.config.evolution.granularity
+    return _sweep(subject, "granularity", "images per update", values, ("rose", "gd"), usual, log_x=True)
+
+
+def _sweep(
+    subject: Subject,
+    option: str,
+    axis: str,
+    values: Sequence[float],
+    methods: Sequence[str],
+    usual: float,
+    printed: Sequence[float | None] = (),
+    notes: Sequence[str] = (),
+    log_x: bool = False,
+) -> Finding:
+    bench, draws = subject.bench(), subject.draws or DRAWS
+    subject.expect(len(methods) * len(values) * draws)
+    numbers: dict[str, Any] = {method: {"last": [], "average": []} for method in methods}
+    for method in methods:
+        for value in values:
+            changed: dict[str, Any] = {option: value}
+            stages = [bench.per_stage(bench.follow(method, draw=draw, **changed)) for draw in range(draws)]
+            numbers[method]["last"].append([s[-1] for s in stages])
+            numbers[method]["average"].append([tell.average(s) for s in stages])
+    columns: list[tuple[str, list[str]]] = [(axis, [f"{value:g}" for value in values])]
+    for method in methods:
+        for kind in ("last", "average"):
+            columns.append((f"{method} {kind}", [tell.cell(v) for v in numbers[method][kind]]))
+    if any(value is not None for value in printed):
+        columns.append(("paper last", [tell.cell(value) for value in printed]))
+    drawn = f"Mean ± sample deviation over {draws} orders of the stream; the run itself has {option} {usual:g}."
+    table = Table(
+        tuple(head for head, _ in columns), tuple(zip(*(c for _, c in columns), strict=True)), (drawn, *notes)
+    )
+    lines = [tell.series(method, method, numbers[method]["last"], values) for method in methods]
+    figure = {"kind": "lines", "x": axis, "y": "last accuracy, %", "log_x": log_x, "panels": [{"series": lines}]}
+    means = [tell.average(v) for v in numbers[methods[0]]["last"]]
+    low, high = min(range(len(means)), key=means.__getitem__), max(range(len(means)), key=means.__getitem__)
+    says = (
+        f"{methods[0]} ends between {means[low]:.2f} ({option} {values[low]:g}) and {means[high]:.2f} "
+        f"({option} {values[high]:g})."
+    )
+    return Finding(says, table, figure, {"values": list(values)} | numbers, {"draws": draws, "usual": usual})

@@ -1,0 +1,115 @@
+"""The command: names, workdirs, what a run cannot support; and the files that keep features."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from rose_jax.study import STUDIES
+from rose_jax.study.__main__ import main
+from rose_jax.study.bank import Bank, LightSnapshot
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("capcity", "Unknown study 'capcity'. Did you mean 'capacity'?"),
+        ("curves,samles", "Unknown study 'samles'. Did you mean 'samples'?"),
+        (",", "No study to run. Known: curves, samples"),
+    ],
+)
+def test_bad_names_are_one_error(finished, capsys, names, message):
+    assert main([names, "--workdir", str(finished[0])]) == 2
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 1
+    assert message in errors[0]
+
+
+def test_a_folder_without_a_run_is_one_error(tmp_path, capsys):
+    assert main(["all", "--workdir", str(tmp_path)]) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert f"No {tmp_path}/results.json" in error
+
+
+def test_pruned_checkpoints_stop_only_the_studies_that_need_them(finished, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir)
+    shutil.rmtree(workdir / "checkpoints" / "base" / "stage_001")
+    assert main(["eliminate", "--workdir", str(workdir)]) == 2
+    error = capsys.readouterr().err
+    assert "eliminate: not possible here" in error
+    assert "no usable snapshot of task 1" in error
+    assert main(["eliminate,old_new", "--workdir", str(workdir)]) == 0
+    assert [path.name for path in (workdir / "studies").glob("*.json")] == ["old_new.json"]
+
+
+def test_too_few_images_to_deal(finished, tmp_path, capsys, monkeypatch):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir)
+    monkeypatch.setattr("rose_jax.study.bench.Bench.images_per_class", lambda self: np.array([2]))
+    assert main(["distinct", "--workdir", str(workdir)]) == 2
+    assert "a class has 2 test images, fewer than the 3 stages" in capsys.readouterr().err
+
+
+def test_seeds_are_averaged_over_workdirs(finished, tmp_path):
+    shifts = {"a": 0.0, "b": 2.0, "c": 7.0}
+    for seed, (name, shift) in enumerate(shifts.items()):
+        shutil.copytree(finished[0], tmp_path / name, ignore=shutil.ignore_patterns("checkpoints", "scores"))
+        results = json.loads((tmp_path / name / "results.json").read_text())
+        results["setting"]["seed"] = seed
+        results["scores"]["rose"]["last"] = 50.0 + shift
+        (tmp_path / name / "results.json").write_text(json.dumps(results))
+    assert main(["seeds", "--workdir", *(str(tmp_path / name) for name in shifts)]) == 0
+    for name in shifts:
+        saved = json.loads((tmp_path / name / "studies" / "seeds.json").read_text())
+        assert saved["numbers"]["rose"]["last"] == [50.0, 52.0, 57.0]
+        (row,) = (row for row in saved["table"]["rows"] if row[0] == "rose")
+        assert row[1] == "53.00 ± 3.61"
+        assert saved["options"]["seeds"] == [0, 1, 2]
+
+
+def test_features_are_kept_once_and_read_back(subject, monkeypatch):
+    bench = subject.bench()
+    stream = bench.own_streams[1]
+    first = bench.bank.test(0, stream)
+    again = Bank(bench.trajectory, bench.bank.folder)
+    monkeypatch.setattr(type(bench.pipeline), "encode", None)  # calling it would fail
+    np.testing.assert_array_equal(again.test(0, stream).values, first.values)
+    assert len(list(bench.bank.folder.glob("base_k00_test_*.npz"))) == 1
+
+
+def test_the_file_of_features_follows_encoder_and_images(subject, tmp_path, monkeypatch):
+    bench = subject.bench()
+    rows = bench.bank._test_rows
+    here = Bank(bench.trajectory, tmp_path)
+    path = here.path(1, "test", "test", rows)
+    assert Bank(bench.trajectory, tmp_path).path(1, "test", "test", rows) == path
+    assert here.path(2, "test", "test", rows).name.split("_")[-1] != path.name.split("_")[-1]
+
+    snapshot = bench.trajectory[1]
+    retrained = jax.tree.map(lambda leaf: leaf * (1 + 1e-6), snapshot.variables)
+    other = Bank(bench.trajectory, tmp_path)
+    other.snapshots._kept[1] = LightSnapshot({1: snapshot._replace(variables=retrained)}, 1)
+    assert other.path(1, "test", "test", rows) != path
+
+    split = bench.pipeline.splits["test"]
+    images = np.array(split.images)
+    images[rows[0]] ^= 1
+    monkeypatch.setitem(bench.pipeline.splits, "test", type(split)(images, split.labels))
+    assert Bank(bench.trajectory, tmp_path).path(1, "test", "test", rows) != path
+    path.touch()
+    here.test(1, rows)  # an empty file is damaged: extracted again, and nothing stale stays
+    assert [p.name for p in tmp_path.glob("*.npz")] == [path.name]
+
+
+def test_every_study_names_what_it_stands_beside():
+    from rose_jax.report import paper
+
+    tables = {cell.table for cell in paper.cells()}
+    for study in STUDIES.values():
+        assert study.paper in tables or study.paper.startswith("fig:") or study.paper in ("", ALPHA)
+
+
+ALPHA = "supplement, implementation details"
