@@ -52,6 +52,10 @@ class Checkpoints:
             with self._explained(name):
                 future.result()
 
+    def busy(self) -> bool:
+        """Whether the last one is still on its way to the disk: another `save` would have to wait for it."""
+        return self._pending is not None and not self._pending[1].done()
+
     def usable(self, name: str) -> bool:
         """Whether it is there and whole; a damaged one is named in a warning."""
         problem = self.problem(name)
@@ -74,16 +78,28 @@ class Checkpoints:
         found = (path.name.removesuffix(".manifest.json") for path in self.folder.glob("*.manifest.json"))
         return sorted(name for name in found if name.rsplit("_", 1)[0] == prefix)
 
+    def attempts(self, prefix: str) -> list[str]:
+        """The same, with those whose writing was cut short."""
+        folders = {path.name for path in self.folder.glob(f"{prefix}_*") if path.is_dir()}
+        numbered = {name for name in folders if name.removeprefix(f"{prefix}_").isdigit()}
+        return sorted(numbered | set(self.names(prefix)))
+
     def problem(self, name: str) -> str:
         """What is wrong with a checkpoint, "" if nothing."""
         manifest = self._manifest(name)
         if not manifest.exists():
             return "it was not completely written" if (self.folder / name).exists() else "absent"
         try:
-            expected = json.loads(manifest.read_text())["files"]
-        except (ValueError, KeyError):
+            saved = json.loads(manifest.read_text())
+            expected, own = dict(saved["files"]), _digest(saved["files"], saved["note"])
+            if saved.get("digest", own) != own:  # manifests once had none
+                return "its manifest does not have the content that was written"
+        except (ValueError, KeyError, TypeError, AttributeError):
             return "its manifest is not readable"
-        actual = _checksums(self.folder / name)
+        try:
+            actual = _checksums(self.folder / name)
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
         differing = sorted(file for file in expected | actual if expected.get(file) != actual.get(file))
         return f"{differing[0]} does not have the content that was written" if differing else ""
 
@@ -110,7 +126,8 @@ class Checkpoints:
     def _commit(self, name: str, note: Any, keep: int | None) -> None:
         self._checkpointer.wait_until_finished()
         if jax.process_index() == 0:
-            write_json(self._manifest(name), {"files": _checksums(self.folder / name), "note": note})
+            files = _checksums(self.folder / name)
+            write_json(self._manifest(name), {"files": files, "note": note, "digest": _digest(files, note)})
             if keep is not None:
                 for old in self.names(name.rsplit("_", 1)[0])[:-keep]:
                     self.remove(old)
@@ -129,6 +146,10 @@ class Checkpoints:
 
     def _manifest(self, name: str) -> Path:
         return self.folder / f"{name}.manifest.json"
+
+
+def _digest(files: dict[str, str], note: Any) -> str:
+    return hashlib.blake2b(json.dumps([files, note], sort_keys=True).encode()).hexdigest()
 
 
 def _checksums(folder: Path) -> dict[str, str]:

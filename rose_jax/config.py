@@ -266,6 +266,8 @@ def validate(config: Config) -> Config:
     for key in POSITIVE:
         if get(config, key) < 1:
             raise UserError(f"config.{key} is {get(config, key)}; it must be at least 1.")
+    if config.train.checkpoint_every < 0:
+        raise UserError(f"config.train.checkpoint_every is {config.train.checkpoint_every}; 0 is once an epoch.")
     if config.test.batch_size % config.evolution.granularity:
         raise UserError(
             f"config.test.batch_size {config.test.batch_size} must be a multiple of config.evolution.granularity "

@@ -163,6 +163,7 @@ def _follow(
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     for task in range(pipeline.scenario.num_tasks):
         trajectory.train(task)
+        work.stop_if_preempted()  # the snapshot is on disk
         labels = pipeline.labels["test"]
         stream = pipeline.scenario.stream_indices(labels, task, pipeline.config.seed)
         view = Stage(trajectory.pipeline, task, trajectory, stream)

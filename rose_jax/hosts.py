@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
 from rose_jax.errors import UserError
+from rose_jax.sharding import Layout
 
 START_SECONDS = 300  # queues start the hosts of a job minutes apart
 # If a host dies, the rest must not hang: jax's defaults of 100 and 300 s leave them waiting for minutes.
@@ -55,8 +57,7 @@ def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -
             )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"The processes did not find each other: {error}") from None
-    # Collectives time out when processes reach the first one far apart; compiling later makes them.
-    barrier("start")
+    _connect_devices()
 
 
 def agree(value: bool) -> bool:
@@ -82,7 +83,8 @@ def check_shared(folder: Path) -> None:
     token = int(multihost_utils.broadcast_one_to_all(np.int32(uuid.uuid4().int % 2**31)))
     path = folder / f".shared_{token}"
     if jax.process_index() == 0:
-        path.write_text("")
+        with contextlib.suppress(OSError):  # if process 0 cannot write there, nobody sees the token
+            path.write_text("")
     barrier("token written")
     seen = path.exists()
     everywhere = int(np.min(multihost_utils.process_allgather(np.int32(seen))))
@@ -90,8 +92,8 @@ def check_shared(folder: Path) -> None:
         path.unlink(missing_ok=True)
     if not everywhere:
         raise UserError(
-            f"The workdir {folder} is not the same folder on every host. Put it on a shared file system and give "
-            "its path as --workdir."
+            f"The workdir {folder} is not the same folder on every host, or process 0 may not write to it. "
+            "Put it on a shared file system and give its path as --workdir."
         )
 
 
@@ -120,6 +122,18 @@ class Preemption:
     def _note(self, *_) -> None:
         self._asked = True
         os.write(2, b"\nSIGTERM: finishing the step, then saving.\n")
+
+
+def _connect_devices() -> None:
+    """One sum over all devices, as training will do.
+
+    On CPUs the first sum of a group of devices opens its connections and waits 30 s for all of them, no longer;
+    having compiled a training step, processes are often further apart. `barrier` uses other groups.
+    """
+    barrier("start")
+    layout = Layout()
+    ones = layout.split(np.ones(layout.num_devices, np.float32))
+    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=layout.replicated)(ones))
 
 
 @contextlib.contextmanager

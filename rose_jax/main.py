@@ -17,7 +17,9 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; default ru
 _METHODS = flags.DEFINE_list("methods", None, "Rows to score, e.g. base,projector,gd,rose; default: the config's.")
 _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete what another config left in the workdir.")
 _WRITERS = flags.DEFINE_list("writers", [], "Log also to: tensorboard, wandb (extras of the same names).")
-_PROFILE = flags.DEFINE_integer("profile", 0, "Write a trace of so many training steps to WORKDIR/profile.")
+_PROFILE = flags.DEFINE_integer(
+    "profile", 0, "Write a trace of so many training steps to WORKDIR/profile.", lower_bound=0
+)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes that run this command.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "With --distributed, where jax cannot detect it: host:port.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
@@ -62,10 +64,10 @@ def main(argv: list[str]) -> None:
         print(f"Saved and {stop}. The same command continues there.", file=sys.stderr)
         sys.exit(hosts.PREEMPTED_EXIT_CODE)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
-            f"The disk of {workdir} is full. Earlier checkpoints are intact; make room and rerun."
+            f"The disk of {workdir} is full, or its quota used up. Earlier checkpoints are intact; make room and rerun."
         ) from None
 
 

@@ -60,7 +60,10 @@ class Trajectory(Sequence):
         if not missing:
             return 0
         sizes = checkpoint_bytes(self.objective, self.begin, self.pipeline)
-        return len(missing) * sizes.snapshot + (KEEP_IN_TASK + 1) * max(sizes.states[task] for task in missing)
+        to_come = len(missing) * sizes.snapshot + (KEEP_IN_TASK + 1) * max(sizes.states[task] for task in missing)
+        # Those of an interrupted run give way to new ones, so that what was begun may be finished.
+        old = (file for file in self.checkpoints.folder.glob("task_*/**/*") if file.is_file())
+        return max(to_come - sum(file.stat().st_size for file in old), 0)
 
     def train(self, task: int) -> float:
         """Trains task `task` unless its snapshot is there; returns seconds of training done now."""
@@ -102,11 +105,12 @@ class Trajectory(Sequence):
 
         def act(state: TrainState, done: int, window: Window) -> None:
             nonlocal saved
-            self.work.profiler.after_step(done)
+            self.work.profiler.after_step(done, state)
             preempted = self.work.preemption.asked()
             if done == last:  # the snapshot comes next
                 return
-            if preempted or done - saved >= every:
+            # One that is due while the last is still being written comes a little later: training does not wait.
+            if preempted or (done - saved >= every and not hosts.agree(self.checkpoints.busy())):
                 note = window.fetch(task)
                 self.checkpoints.save(_step_name(task, done), state, note=note, keep=KEEP_IN_TASK)
                 saved = done
@@ -124,7 +128,7 @@ class Trajectory(Sequence):
         """The newest checkpoint inside the task that is whole, else the task's start."""
         state, checkpoints = self.pipeline.layout.replicate(state), self.checkpoints
         prefix = _step_prefix(task)
-        usable = (name for name in reversed(checkpoints.names(prefix)) if checkpoints.usable(name))
+        usable = (name for name in reversed(checkpoints.attempts(prefix)) if checkpoints.usable(name))
         step = hosts.agree_on_number(int(next(usable, "_-1").rsplit("_", 1)[1]))
         # What is newer is damaged or half written, and would confuse the pruning.
         checkpoints.remove_all(prefix, newer_than=step)

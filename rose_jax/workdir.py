@@ -60,11 +60,16 @@ class Workdir:
             ) from None
         with contextlib.ExitStack() as undo:
             hosts.check_shared(self.path)
+            refusal = None
             if jax.process_index() == 0:
-                self._acquire()
-                undo.callback(self._lock.close)
-                self._claim()
-            hosts.barrier("workdir claimed")
+                try:
+                    self._acquire()
+                    undo.callback(self._lock.close)
+                    self._claim()
+                except UserError as error:
+                    refusal = error
+            if not hosts.agree(refusal is None):  # the others must not wait for one that has left
+                raise refusal or UserError(f"Process 0 refused the workdir {self.path}; its message says why.")
             self.preemption = undo.enter_context(contextlib.closing(hosts.Preemption()))
             chief = jax.process_index() == 0
             self.progress = undo.enter_context(Progress(enabled=chief))
@@ -180,12 +185,12 @@ class Workdir:
         for name in ("checkpoints", "scores", "figures", "studies", "profile", "tensorboard", "wandb"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in (
-            "config.json",
             "results.json",
             "metrics.jsonl",
             "report.html",
             "report.md",
             "report.csv",
+            "config.json",  # last: while it is there, the folder is still the other run's
         ):
             (self.path / name).unlink(missing_ok=True)
 

@@ -4,7 +4,10 @@ A batch is a pure function of its step, so that any step can be the first and no
 """
 
 import functools
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -115,7 +118,7 @@ def _run(make_batch: Callable[[int], Batch], first: int, stop: int, num_workers:
             flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=2),
-            worker_init_fn=_leave_signals_to_the_parent,
+            worker_init_fn=_live_and_die_with_the_parent,
         )
     iterator = iter(dataset)
     try:
@@ -127,10 +130,21 @@ def _run(make_batch: Callable[[int], Batch], first: int, stop: int, num_workers:
         iterator.close()  # ends the workers when the caller stops early, too
 
 
-def _leave_signals_to_the_parent(worker: int, workers: int) -> None:
-    """A preemption notice may go to the whole process group; batches must go on until the parent has saved."""
+def _live_and_die_with_the_parent(worker: int, workers: int) -> None:
+    """A preemption notice may go to the whole process group; batches must go on until the parent has saved.
+
+    A parent that was killed has told nobody: its workers watch whose children they are.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @functools.lru_cache(maxsize=2)

@@ -23,7 +23,13 @@ from rose_jax.report.runs import finite, one_line
 
 Data = Mapping[str, Any]
 
-VARIANTS = (None, ("-.", "<"), (":", "X"), ("--", "P"))  # dash, marker; the first is the method's own look
+VARIANTS = (
+    None,
+    ("-.", "<"),
+    (":", "X"),
+    ("--", "P"),
+    ("-.", "d"),
+)  # dash, marker; the first is the method's own look
 
 
 def draw(data: Data, title: str) -> Figure | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rose_jax import report
+from rose_jax import hosts, report
 from rose_jax.errors import UserError, unknown
 from rose_jax.experiment import cache_compilations
 from rose_jax.progress import Progress
@@ -28,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except hosts.Preempted:
+        print(
+            "Stopped; what is in studies/ is whole. Name the studies that are missing to go on.", file=sys.stderr
+        )
+        return hosts.PREEMPTED_EXIT_CODE
     return 0 if done else 2
 
 
@@ -81,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data_dir", help="where the data lies, if not where the run found it")
     parser.add_argument("--draws", type=_positive, help="draws of every study that draws (default: each its own)")
     parser.add_argument(
-        "--thorough", action="store_true", help="drift: ask ADC and LDC too where the run has not scored them"
+        "--thorough",
+        action="store_true",
+        help="also what takes long: gd_queue from every start (samples), ADC and LDC where not scored (drift)",
     )
     return parser
 

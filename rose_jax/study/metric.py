@@ -13,7 +13,7 @@ from rose_jax.study.subject import Finding, Subject
 
 ROWS = ("base", "projector", "gd", "rose")  # each as in the paper, and whitened
 ALTERNATIVES: dict[str, dict[str, Any]] = {  # what of config.metric is changed for rose_whitened
-    "covariance of the newest task": {"source": "newest"},
+    "newest task only": {"source": "newest"},
     "covariance of the stream": {"source": "stream"},
     "no error of the map": {"error": "none"},
     "error of the map on D_t only": {"error": "task"},
@@ -33,7 +33,7 @@ ALTERNATIVES: dict[str, dict[str, Any]] = {  # what of config.metric is changed 
     "ridge 0.3": {"ridge": 0.3},
     "Ledoit-Wolf shrinkage": {"shrinkage": "ledoit_wolf"},
 }
-DRAWN = ("covariance of the newest task", "no error of the map")  # these also stand in the figure
+DRAWN = ("newest task only", "no error of the map")  # these also stand in the figure
 
 
 def run(subject: Subject) -> Finding:

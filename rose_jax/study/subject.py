@@ -1,7 +1,7 @@
 """What a study gets, a finished run to ask questions of, and what it gives back."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,10 +53,8 @@ class Subject:
     def bench(self, objective: str = "base") -> Bench:
         """The bench of a trajectory; Unsupported if the run does not have all of it."""
         if objective not in self._benches:
-            try:
+            with _explained():
                 self._benches[objective] = Bench(self.opened(), objective, self._tick)
-            except UserError as error:
-                raise Unsupported(str(error).splitlines()[0]) from error
         bench = self.used[objective] = self._benches[objective]
         if bench.stages < 2:
             raise Unsupported("the run has one task, so that no class is old")
@@ -73,9 +71,10 @@ class Subject:
 
     def opened(self) -> OpenRun:
         if self._opened is None:
-            self._opened = self._stack.enter_context(
-                open_run(self.workdir, data_dir=self.data_dir, layout=self.layout)
-            )
+            with _explained():
+                self._opened = self._stack.enter_context(
+                    open_run(self.workdir, data_dir=self.data_dir, layout=self.layout)
+                )
         return self._opened
 
     def expect(self, passes: int) -> None:
@@ -95,3 +94,13 @@ class Subject:
     def _tick(self, seconds: float) -> None:
         self._done += 1
         self.on_step(self._done, max(self._total, self._done), seconds)
+        self.opened().work.stop_if_preempted()  # studies before this one are on disk
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """What keeps a run from being opened keeps studies from being made, but not those that need only its results."""
+    try:
+        yield
+    except UserError as error:
+        raise Unsupported(str(error).splitlines()[0]) from error

@@ -2,6 +2,12 @@
 
 import io
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,3 +172,29 @@ def test_center_crop_of_224():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (375, 500, 3), dtype=np.uint8))
     expected = image.resize((341, 256), Image.Resampling.BILINEAR).crop((58, 16, 58 + 224, 16 + 224))
     np.testing.assert_array_equal(crops.resize_and_center_crop(image, 224), np.asarray(expected))
+
+
+def test_workers_do_not_outlive_a_parent_that_was_killed():
+    """The parent forks a worker and is killed: nobody is left to tell the worker to stop."""
+    script = (
+        "import os, time; from rose_jax.data import streaming\n"
+        "worker = os.fork()\n"
+        "if not worker: streaming._live_and_die_with_the_parent(0, 1)\n"
+        "else: print(worker, flush=True)\n"
+        "time.sleep(300)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    time.sleep(1)  # the worker looks who its parent is
+    parent.kill()
+    parent.wait()
+    for _ in range(300):
+        try:
+            state = Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":  # dead, and whoever adopted it has not looked yet
+            return
+        time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker went on alone")

@@ -1,6 +1,7 @@
 """Checkpoints that are whole or not there."""
 
 import logging
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -94,3 +95,35 @@ def test_a_full_disk_is_one_clear_error_and_leaves_the_earlier_one(checkpoints, 
         checkpoints.wait()
     assert checkpoints.usable("stage_000")
     assert not checkpoints.usable("stage_001")
+
+
+def test_attempts_are_those_that_were_cut_short_too(checkpoints, tmp_path):
+    checkpoints.save("task_001_step_00000001", tree(1))
+    checkpoints.wait()
+    (tmp_path / "task_001_step_00000002").mkdir()
+    assert checkpoints.names("task_001_step") == ["task_001_step_00000001"]
+    assert checkpoints.attempts("task_001_step") == ["task_001_step_00000001", "task_001_step_00000002"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text.replace("0.25", "0.26"), lambda text: "null", lambda text: "{"]
+)
+def test_a_damaged_manifest_is_noticed(checkpoints, tmp_path, damage):
+    """The note is restored as well, so it is as well protected as the arrays."""
+    checkpoints.save("task_001_step_00000001", tree(1), note={"loss": 0.25})
+    checkpoints.wait()
+    assert checkpoints.problem("task_001_step_00000001") == ""
+    path = tmp_path / "task_001_step_00000001.manifest.json"
+    path.write_text(damage(path.read_text()))
+    assert "manifest" in checkpoints.problem("task_001_step_00000001")
+
+
+def test_busy_until_it_is_on_disk(checkpoints, monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(checkpoints, "_commit", lambda *arguments: release.wait(60))
+    assert not checkpoints.busy()
+    checkpoints.save("stage_000", tree(0))
+    assert checkpoints.busy()
+    release.set()
+    checkpoints.wait()
+    assert not checkpoints.busy()

@@ -29,20 +29,49 @@ RUN = [
 ]
 
 
-def launch(arguments, devices, folder, coordinator="", process=-1, processes=2):
-    environment = os.environ | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "NPROC": "16",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": "1",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / f"compiled{process}"),
-    }
-    command = [sys.executable, "-m", "rose_jax.main", *arguments]
-    if coordinator:
-        command += ["--distributed", f"--coordinator={coordinator}"]
-        command += [f"--num_processes={processes}", f"--process_id={process}"]
-    log = (folder / f"log{process}").open("w")
-    return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+STEPS = 110  # of the first task in a run that is interrupted
+INTERRUPTED = [
+    *RUN,
+    "--config.train.first.epochs=10",
+    "--config.train.later.epochs=1",
+    "--config.train.log_every=2",
+    "--config.train.checkpoint_every=4",
+]
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Starts a process with so many devices; `process` of two if it is given. Its output goes to logPROCESS."""
+    started = []
+
+    def start(arguments, devices, address="", process=-1):
+        environment = os.environ | {
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "NPROC": "16",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_ENABLE_X64": "1",
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path / f"compiled{process}"),
+        }
+        command = [sys.executable, "-m", "rose_jax.main", *arguments]
+        if address:
+            command += [f"--coordinator={address}", "--num_processes=2", f"--process_id={process}"]
+        with (tmp_path / f"log{process}").open("w") as log:
+            started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()  # no harm to one that has ended
+        process.wait()
+
+
+@pytest.fixture
+def launch_pair(launch):
+    def start(arguments):
+        address = free_address()
+        return [launch(arguments, 2, address, process) for process in (0, 1)]
+
+    return start
 
 
 def free_address():
@@ -51,31 +80,48 @@ def free_address():
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def steps_logged(workdir):
-    """Lines up to the newest checkpoint: a resumed run must keep them as they are."""
-    names = (workdir / "checkpoints" / "base").glob("task_000_step_*.manifest.json")
-    newest = max(int(path.name.split("_")[-1].split(".")[0]) for path in names)
-    lines = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
-    return [(line["task"], line["step"], line["loss"]) for line in lines if line["step"] <= newest]
+def assert_ends(pair, codes, folder):
+    assert [process.wait(900) for process in pair] == codes, logs(folder)
 
 
 def logs(folder):
-    return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in folder.glob("log*"))
+    return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(folder.glob("log*")))
 
 
-def run_pair(arguments, folder):
-    address = free_address()
-    pair = [launch(arguments, 2, folder, address, process) for process in (0, 1)]
-    codes = [process.wait(400) for process in pair]
-    assert codes == [0, 0], logs(folder)
+def await_checkpoint(workdir, pair):
+    """Returns as soon as the run has saved something, and is still running."""
+    deadline = time.monotonic() + 600
+    while not saved_steps(workdir):
+        assert time.monotonic() < deadline, logs(workdir.parent)
+        assert [process.poll() for process in pair] == [None, None], logs(workdir.parent)
+        time.sleep(0.1)
+
+
+def saved_steps(workdir):
+    names = (workdir / "checkpoints" / "base").glob("task_000_step_*.manifest.json")
+    return sorted(int(path.name.split("_")[-1].split(".")[0]) for path in names)
+
+
+def logged(workdir):
+    lines = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
+    return [(line["task"], line["step"], line["loss"]) for line in lines]
+
+
+def assert_went_on(workdir, newest, before):
+    """After a restart: what was logged up to the newest checkpoint is as it was, and the rest is whole."""
+    kept, after = [line for line in before if line[1] <= newest], logged(workdir)
+    assert kept
+    assert after[: len(kept)] == kept
+    assert [step for task, step, _ in after if task == 0] == list(range(2, STEPS + 1, 2))
+    assert (workdir / "results.json").exists()
 
 
 @pytest.mark.slow
-def test_two_processes_agree_with_one(tmp_path):
+def test_two_processes_agree_with_one(tmp_path, launch, launch_pair):
     arguments = [*RUN, "--config.train.first.epochs=1", "--config.train.later.epochs=1"]
-    one = launch([*arguments, "--workdir", str(tmp_path / "one")], 4, tmp_path)
-    assert one.wait(400) == 0, logs(tmp_path)
-    run_pair([*arguments, "--workdir", str(tmp_path / "two")], tmp_path)
+    one = launch([*arguments, "--workdir", str(tmp_path / "one")], 4)
+    assert one.wait(900) == 0, logs(tmp_path)
+    assert_ends(launch_pair([*arguments, "--workdir", str(tmp_path / "two")]), [0, 0], tmp_path)
     for stage in ("stage_000", "stage_001"):
         a = snapshot_arrays(tmp_path / "one" / "checkpoints" / "base" / stage)
         b = snapshot_arrays(tmp_path / "two" / "checkpoints" / "base" / stage)
@@ -89,72 +135,47 @@ def test_two_processes_agree_with_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dead_host_ends_the_others_and_a_restart_resumes(tmp_path):
-    arguments = [*RUN, "--config.train.first.epochs=300", "--config.train.later.epochs=1"]
-    arguments += ["--config.train.checkpoint_every=20", "--workdir", str(tmp_path / "run")]
-    address = free_address()
-    pair = [launch(arguments, 2, tmp_path, address, process) for process in (0, 1)]
-    steps = tmp_path / "run" / "checkpoints" / "base"
-    deadline = time.monotonic() + 300
-    while not list(steps.glob("task_000_step_*.manifest.json")) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    pair[1].send_signal(signal.SIGKILL)
+@pytest.mark.parametrize("victim", [1, 0])
+def test_a_dead_host_ends_the_other_and_a_restart_resumes(victim, tmp_path, launch_pair):
+    """Process 0 runs the service by which the others notice deaths: they must notice its own as well."""
+    workdir = tmp_path / "run"
+    arguments = [*INTERRUPTED, "--workdir", str(workdir)]
+    pair = launch_pair(arguments)
+    await_checkpoint(workdir, pair)
+    pair[victim].send_signal(signal.SIGKILL)
     begun = time.monotonic()
-    assert pair[0].wait(125) != 0, logs(tmp_path)
+    assert pair[1 - victim].wait(125) not in (0, None), logs(tmp_path)
     assert time.monotonic() - begun < 120
-    last = max(int(path.name.split("_")[-1].split(".")[0]) for path in steps.glob("task_000_step_*.manifest.json"))
-    assert last >= 20
-    before = steps_logged(tmp_path / "run")
-    run_pair(arguments, tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    after = [(line["task"], line["step"], line["loss"]) for line in lines]
-    assert after[: len(before)] == before, "it went on from the checkpoint"
+    newest, before = saved_steps(workdir)[-1], logged(workdir)
+    assert newest < STEPS
+    assert_ends(launch_pair(arguments), [0, 0], tmp_path)
+    assert_went_on(workdir, newest, before)
 
 
 @pytest.mark.slow
-def test_a_dead_coordinator_ends_the_others(tmp_path):
-    """Process 0 runs the service by which the rest notice deaths, its own included."""
-    arguments = [*RUN, "--config.train.first.epochs=300", "--workdir", str(tmp_path / "run")]
-    address = free_address()
-    pair = [launch(arguments, 2, tmp_path, address, process) for process in (0, 1)]
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.5)
-    pair[0].send_signal(signal.SIGKILL)
-    begun = time.monotonic()
-    assert pair[1].wait(125) != 0, logs(tmp_path)
-    assert time.monotonic() - begun < 120
-    assert pair[0].wait() == -signal.SIGKILL, "it was running until it was killed"
-
-
-@pytest.mark.slow
-def test_a_preemption_notice_stops_all_hosts_at_one_step(tmp_path):
-    arguments = [*RUN, "--config.train.first.epochs=300", "--config.train.later.epochs=1"]
-    arguments += ["--workdir", str(tmp_path / "run")]
-    address = free_address()
-    pair = [launch(arguments, 2, tmp_path, address, process) for process in (0, 1)]
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.5)
+def test_a_preemption_notice_stops_all_hosts_at_one_step(tmp_path, launch_pair):
+    workdir = tmp_path / "run"
+    arguments = [*INTERRUPTED, "--workdir", str(workdir)]
+    pair = launch_pair(arguments)
+    await_checkpoint(workdir, pair)
     pair[1].send_signal(signal.SIGTERM)
-    assert [process.wait(120) for process in pair] == [75, 75], logs(tmp_path)
+    assert_ends(pair, [75, 75], tmp_path)
     stopped = {line for line in logs(tmp_path).splitlines() if "stopped at step" in line}
     assert len(stopped) == 1, stopped
-    assert len(list((tmp_path / "run" / "checkpoints" / "base").glob("task_000_step_*.manifest.json"))) >= 1
-    run_pair(arguments, tmp_path)
+    newest, before = saved_steps(workdir)[-1], logged(workdir)
+    assert f"stopped at step {newest} of task 0" in stopped.pop()
+    assert_ends(launch_pair(arguments), [0, 0], tmp_path)
+    assert_went_on(workdir, newest, before)
 
 
 @pytest.mark.slow
-def test_two_workdirs_are_refused(tmp_path):
+def test_two_workdirs_are_refused(tmp_path, launch):
     """Each process with a folder of its own, as on hosts that share no file system."""
     address = free_address()
-    pair = [
-        launch([*RUN, "--workdir", str(tmp_path / f"run{process}")], 2, tmp_path, address, process)
-        for process in (0, 1)
-    ]
-    assert [process.wait(400) for process in pair] == [2, 2], logs(tmp_path)
-    for process in (0, 1):
-        assert "is not the same folder on every host" in (tmp_path / f"log{process}").read_text()
+    pair = [launch([*RUN, "--workdir", str(tmp_path / f"run{index}")], 2, address, index) for index in (0, 1)]
+    assert_ends(pair, [2, 2], tmp_path)
+    for index in (0, 1):
+        assert "is not the same folder on every host" in (tmp_path / f"log{index}").read_text()
 
 
 @pytest.mark.parametrize(("index", "there"), [(0, True), (1, False)])

@@ -41,7 +41,6 @@ def patched():
         )  # figures are made, only not painted: that is most of the time
         patch.setattr(samples, "SIZES", (1, 5))
         patch.setattr(samples, "STARTS", ("trained",))
-        patch.setattr(samples, "QUEUE_STARTS", ("trained",))
         patch.setattr(sweep, "CAPACITIES", ())
         patch.setattr(sweep, "ALPHAS", (0.02, 0.2))
         patch.setattr(sweep, "GRANULARITIES", (1, 128))

@@ -1,5 +1,7 @@
 """The command: names, workdirs, what a run cannot support; and the files that keep features."""
 
+import fcntl
+import io
 import json
 import shutil
 
@@ -7,6 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from rose_jax import hosts
+from rose_jax.progress import Progress
 from rose_jax.study import STUDIES
 from rose_jax.study.__main__ import main
 from rose_jax.study.bank import Bank, LightSnapshot
@@ -113,3 +117,30 @@ def test_every_study_names_what_it_stands_beside():
 
 
 ALPHA = "supplement, implementation details"
+
+
+def test_a_preempted_study_stops_between_stages(finished, tmp_path, capsys, monkeypatch):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir)
+    monkeypatch.setattr(hosts.Preemption, "asked", lambda self: True)
+    assert main(["old_new,distinct", "--workdir", str(workdir)]) == hosts.PREEMPTED_EXIT_CODE
+    assert "Stopped" in capsys.readouterr().err
+    assert [path.name for path in (workdir / "studies").glob("*.json")] == ["old_new.json"]
+
+
+def test_a_locked_workdir_stops_only_the_studies_that_open_it(finished, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir)
+    with (workdir / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert main(["old_new,drift", "--workdir", str(workdir)]) == 0
+    assert "drift: not possible here: Another run is using the workdir" in capsys.readouterr().err
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then():
+    stream, now = io.StringIO(), iter(range(0, 1000, 20))
+    progress = Progress(stream, clock=lambda: next(now), seconds_between_lines=30.0)
+    for done in range(1, 5):
+        progress.count("capacity", done, 4, seconds=2.0)
+    lines = [line.split(" ", 1)[1] for line in stream.getvalue().splitlines()]
+    assert lines == ["capacity  2/4  ETA 0:00:04", "capacity  4/4  ETA 0:00:00"]
