@@ -109,7 +109,7 @@ def rows(data: Data, title: str) -> Figure | None:
 
 
 def histograms(data: Data, title: str) -> Figure | None:
-    """One above the other, the best mean on top; a line marks the mean."""
+    """One above the other, each as high as its row, the best mean on top; a line marks the mean."""
     samples = [(one, _column(one["y"])) for one in data["series"]]
     samples = [(one, values[np.isfinite(values)]) for one, values in samples]
     samples = sorted(((one, v) for one, v in samples if v.size), key=lambda row: row[1].mean())
@@ -118,13 +118,12 @@ def histograms(data: Data, title: str) -> Figure | None:
     lowest = min(values.min() for _, values in samples)
     edges = np.linspace(max(-1.0, math.floor(lowest * 20) / 20), 1.0, 51)
     counts = [np.histogram(np.clip(values, edges[0], 1.0), edges)[0] for _, values in samples]
-    highest = max(count.max() for count in counts)
     height = 1.2 + max(0.42, 0.9 - 0.1 * len(samples)) * len(samples)
     figure = Figure(figsize=(6.6, height), layout="constrained")
     axes = figure.subplots()
     for level, ((one, values), count) in enumerate(zip(samples, counts, strict=True)):
         color = style.look(one["method"]).color
-        axes.stairs(level + 0.92 * count / highest, edges, baseline=level, fill=True, color=color)
+        axes.stairs(level + 0.92 * count / count.max(), edges, baseline=level, fill=True, color=color)
         axes.plot([values.mean()] * 2, [level, level + 0.92], color=axes.xaxis.label.get_color(), linewidth=1.2)
     names = [f"{_label(one)}  {values.mean():.3f}" for one, values in samples]
     axes.set_yticks(np.arange(len(samples)) + 0.3, names)
