@@ -9,7 +9,7 @@ from rose_jax.stage import Stage
 from rose_jax.study.bench import Arm, Bench
 
 ROUNDS = 5
-MOST_IMAGES = 2048
+MOST_IMAGES = 1024
 
 
 class Cost(NamedTuple):

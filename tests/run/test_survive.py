@@ -70,6 +70,14 @@ def compiled_once():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def every_checkpoint_is_taken():
+    """One that is due while the last is still being written would be put off, on a slow disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "busy", lambda self: self.wait() is not None)
+        yield
+
+
 class Stopped(BaseException):
     """Stands for a kill: nothing catches it."""
 
@@ -194,7 +202,11 @@ def call_main(workdir, monkeypatch):
             2,
             r"checkpoint .*task_001_step_00000006 could not be written .*MiB are free there.*: .*No space left",
         ),
-        (False, 4, r"The disk of .*run is full\. Earlier checkpoints are intact; make room and rerun"),
+        (
+            False,
+            4,
+            r"The disk of .*run is full, or its quota used up\. Earlier checkpoints are intact; make room and rerun",
+        ),
     ],
     ids=["checkpoints", "log"],
 )

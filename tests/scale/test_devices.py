@@ -97,6 +97,7 @@ def test_three_float32_steps_agree(alone, devices):
     assert_agree(alone[1].trainable, many[1].trainable, 1e-4)  # three more steps, from states that differ
 
 
+@pytest.mark.slow
 def test_whole_tasks_in_float64_agree():
     with jax.enable_x64(True):
         one, many = train(config("float64"), 1, 0), train(config("float64"), 8, 0)

@@ -192,7 +192,7 @@ def test_every_process_refuses_a_workdir_that_one_does_not_see(index, there, tmp
         return np.array([1, 0])
 
     monkeypatch.setattr(hosts.multihost_utils, "process_allgather", gather)
-    with pytest.raises(UserError, match=f"{tmp_path} is not the same folder on every host. Put it on a shared"):
+    with pytest.raises(UserError, match=f"{tmp_path} is not the same folder on every host, or process 0"):
         hosts.check_shared(tmp_path)
     assert seen == [there]
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"

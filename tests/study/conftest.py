@@ -1,6 +1,7 @@
 """One tiny run, three tasks of digits, and all studies on it once."""
 
 import base64
+import contextlib
 import json
 import shutil
 
@@ -30,15 +31,14 @@ def tiny_config():
     return config
 
 
-@pytest.fixture(scope="session")
-def patched():
+@contextlib.contextmanager
+def cut_down():
     """One device, and every study cut down to what shows that it works."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "Layout", lambda: Layout(jax.devices()[:1]))
         patch.setattr("rose_jax.study.__main__.cache_compilations", lambda: None)
-        patch.setattr(
-            style, "png", lambda figure: PIXEL
-        )  # figures are made, only not painted: that is most of the time
+        # Figures are made, only not painted, which would be most of the time.
+        patch.setattr(style, "png", lambda figure: PIXEL)
         patch.setattr(samples, "SIZES", (1, 5))
         patch.setattr(samples, "STARTS", ("trained",))
         patch.setattr(sweep, "CAPACITIES", ())
@@ -49,14 +49,22 @@ def patched():
         patch.setattr(metric, "ALTERNATIVES", {"refresh 0": {"refresh": 0}})
         patch.setattr(budget, "EVERY", (1, 4))
         patch.setattr(clock, "MOST_IMAGES", 128)
-        yield patch
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_what_shows_that_it_works():
+    """For the modules of this folder; a patch of the whole session would reach other folders' tests."""
+    with cut_down():
+        yield
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory, patched):
+def finished(tmp_path_factory):
     """(workdir, results) of a run that nothing may change; copy it to break it."""
     workdir = tmp_path_factory.mktemp("run")
-    experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
+    with cut_down():
+        experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
     return workdir, json.loads((workdir / "results.json").read_text())
 
 
@@ -65,7 +73,8 @@ def studied(finished, tmp_path_factory):
     """A copy of the run after `all`: (workdir, exit code)."""
     workdir = tmp_path_factory.mktemp("studied") / "run"
     shutil.copytree(finished[0], workdir)
-    return workdir, main(["all", "--draws", "2", "--thorough", "--workdir", str(workdir)])
+    with cut_down():
+        return workdir, main(["all", "--draws", "2", "--thorough", "--workdir", str(workdir)])
 
 
 @pytest.fixture(scope="session")
