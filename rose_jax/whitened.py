@@ -16,7 +16,7 @@ from rose_jax.config import Config
 from rose_jax.evolution.core import Metric, matmul, score_table
 from rose_jax.types import Classifier, ClassMemory
 
-PRIOR_PAIRS = 64.0  # what D_t counts for beside the pairs of the stream; with 1, accuracy differs by less than a point
+PRIOR_PAIRS = 64.0  # what D_t counts for beside the pairs of the stream; with 1, accuracy hardly differs
 COMPARE = {"cosine": "cosine", "lda": "distance"}  # config.metric.kind -> Metric.compare
 
 
