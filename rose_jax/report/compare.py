@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rose_jax.report import paper
+from rose_jax.report import paper, style
 from rose_jax.report.runs import Number, Run, Score, one_line
 from rose_jax.workdir import FREE_KEYS
 
@@ -23,6 +23,11 @@ class Group:
 
     def scores(self, method: str) -> list[Score]:
         return [run.scores[method] for run in self.runs if method in run.scores]
+
+    def label(self, method: str) -> str:
+        """As figures name it: a star marks a row that the paper does not have, as in the tables."""
+        ours = any(score.origin == "ours" for score in self.scores(method))
+        return style.short(method) + " *" * ours
 
 
 @dataclass(frozen=True)

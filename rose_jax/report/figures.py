@@ -60,7 +60,7 @@ def curves(groups: Sequence[Group]) -> Figure | None:
 def drift(group: Group) -> Figure | None:
     """Histograms of the cosine between the estimated and the true move of each old prototype, best on top."""
     series = [
-        {"method": m, "label": m, "y": [c for s in group.scores(m) for c in s.drift_cosines]}
+        {"method": m, "label": group.label(m), "y": [c for s in group.scores(m) for c in s.drift_cosines]}
         for m in group.methods
     ]
     data = {"x": "cosine of estimated and true drift (line: mean)", "series": series}
@@ -78,7 +78,7 @@ def cost(group: Group) -> Figure | None:
     axes = figure.subplots()
     drawn = axes.barh(range(len(bars)), values, color=[style.look(m).color for m in names], height=0.68)
     axes.bar_label(drawn, labels=[f"{v:.3g}" for v in values], padding=4, fontsize=10)
-    axes.set_yticks(range(len(bars)), [style.short(m) for m in names])
+    axes.set_yticks(range(len(bars)), [group.label(m) for m in names])
     axes.invert_yaxis()  # the first method on top, as in the tables
     axes.set(xlabel="ms per test image", xlim=(0, max(values) * 1.14 or 1))
     axes.set_title(style.title(group.title, "cost at test time"))
@@ -101,7 +101,7 @@ def _curve_panel(axes: Axes, group: Group) -> None:
             linestyle=look.dash,
             marker=look.marker,
             linewidth=look.width,
-            label=style.legend_label(f"{style.short(name)}  {mean[-1]:.1f}"),
+            label=style.legend_label(f"{group.label(name)}  {mean[-1]:.1f}"),
             zorder=20 if paper.canonical(name) == "rose" else 10 - order / 100,
         )
         if np.any(std > 0):

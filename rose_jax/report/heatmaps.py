@@ -65,7 +65,7 @@ def _panels(
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, name in zip(grid.flat, chosen, strict=False):
         image = _heat_map(axes, scaled[name], top)
-        axes.set_title(style.short(name))
+        axes.set_title(group.label(name))
     for axes in grid.flat[len(chosen) :]:
         axes.set_axis_off()
     for axes in grid[:, 0]:

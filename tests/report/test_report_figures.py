@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from rose_jax.report import compare, figures, heatmaps, paper, style
-from rose_jax.report.runs import load
+from rose_jax.report.runs import Run, Score, load
 
 CORE = ("base", "projector", "gd", "rose")
 
@@ -125,3 +126,9 @@ def test_awkward_names_and_many_panels(make_run):
     assert len(legend.get_texts()) == len(names)
     assert len([axes for axes in panels if axes.get_images()]) == heatmaps.MOST_PANELS
     assert set(figures.draw([group], ["curves", "drift", "cost"])) == {"curves", "drift", "cost"}
+
+
+def test_a_row_of_ours_has_a_star_in_figures_as_in_tables():
+    scores = {"rose": Score("rose"), "rose_whitened": Score("rose_whitened", origin="ours")}
+    group = compare.Group((Run(Path("run"), {}, scores),), "a run")
+    assert [group.label(name) for name in group.methods] == ["rose", "rose_whitened *"]
