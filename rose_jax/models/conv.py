@@ -1,7 +1,7 @@
 """A convolution whose weight gradient is summed over a few images at a time, for XLA on a CPU.
 
-There the gradient of a kernel over a whole batch of large maps falls out of the caches: for 128 maps of 32 x 32 x 16 it
-cost ten times the forward pass, in parts of 16 images twice as much. A whole training step takes 0.6 of the time.
+There the gradient of a kernel over a whole batch of large maps falls out of the caches and costs ten times the forward
+pass, in parts of 16 images twice as much. `scripts/bench_conv.py` measures what it is worth.
 """
 
 from functools import partial
