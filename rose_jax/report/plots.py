@@ -23,6 +23,7 @@ from rose_jax.report.runs import finite, one_line
 
 Data = Mapping[str, Any]
 
+LEAST_RANGE = 2.0  # points of accuracy on an axis
 VARIANTS = (
     None,
     ("-.", "<"),
@@ -172,7 +173,9 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
         axes.set_xticks(ticks, [f"{v:g}" for v in ticks])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
+    low, high = axes.get_ylim()
+    room = max(0.0, LEAST_RANGE - (high - low)) / 2  # a flat line must not look like a mountain
+    axes.set_ylim(max(0.0, low - room), high + room)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=2.6)
 
 
