@@ -76,6 +76,16 @@ def barrier(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
+def gather_text(text: str) -> list[str]:
+    """What each process says, in their order."""
+    if jax.process_count() == 1:
+        return [text]
+    said = np.frombuffer(text.encode(), np.uint8)
+    longest = int(np.max(multihost_utils.process_allgather(np.int32(len(said)))))
+    rows = multihost_utils.process_allgather(np.pad(said, (0, longest - len(said))))
+    return [bytes(row).rstrip(b"\0").decode() for row in np.asarray(rows)]
+
+
 def check_shared(folder: Path) -> None:
     """Every process must see what process 0 writes: checkpoints and outcomes are read back by all."""
     if jax.process_count() == 1:

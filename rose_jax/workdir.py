@@ -59,6 +59,7 @@ class Workdir:
                 f"Cannot make the workdir {self.path}: {error.strerror}. Give another --workdir."
             ) from None
         with contextlib.ExitStack() as undo:
+            self._check_alike()
             hosts.check_shared(self.path)
             refusal = None
             if jax.process_index() == 0:
@@ -141,6 +142,23 @@ class Workdir:
 
     # Whose folder it is.
 
+    def _here(self) -> dict[str, Any]:
+        return {"data_identity": self.data} | json.loads(self.config.to_json())
+
+    def _check_alike(self) -> None:
+        """Hosts that were started with different settings would wait for each other, or add up what differs."""
+        chief, *others = (_flatten(json.loads(text)) for text in hosts.gather_text(json.dumps(self._here())))
+        for index, other in enumerate(others, 1):
+            keys = [key for key in chief | other if chief.get(key) != other.get(key) and key != "data.dir"]
+            if keys:
+                told = "".join(
+                    f"  {key}: process 0 {chief.get(key)!r}, process {index} {other.get(key)!r}\n" for key in keys
+                )
+                raise UserError(
+                    f"The processes were not started with the same settings:\n{told}"
+                    "Give the same command on every host, with the same data and the same version of the code."
+                )
+
     def _acquire(self) -> None:
         """A lock that dies with its process."""
         try:
@@ -157,8 +175,7 @@ class Workdir:
 
     def _claim(self) -> None:
         """Writes the config and the data's identity, or compares them with those that are there."""
-        path = self.path / "config.json"
-        here = {"data_identity": self.data} | json.loads(self.config.to_json())
+        path, here = self.path / "config.json", self._here()
         if path.exists():
             differing = difference(json.loads(path.read_text()), here)
             if differing and self.overwrite:

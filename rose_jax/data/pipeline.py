@@ -112,36 +112,41 @@ class Pipeline:
             )
 
     def _streamed_feeds(self, task, first_step, last_step, lr):
+        steps = range(first_step, last_step)
+        for step, batch in zip(steps, self._decoded(task, self.config.seed, steps), strict=True):
+            rate = np.array([lr(step // self.steps_per_epoch(task))], np.float32)
+            yield Feed(None, *batch, self.layout.replicate(rate), self.layout.replicate(np.int32(1))), 1
+
+    def _decoded(self, task, seed, steps):
+        """Images, labels and mask of some steps of a streamed set; each process decodes its share of every batch."""
         split, rows = self.splits["train"], self.task_images(task)
         assert isinstance(split, RecordSplit)
-        filled = min(len(rows), self.config.train.batch_size)
-        local = self.layout.padded(self.config.train.batch_size) // jax.process_count()
-        mask = self.layout.split_local(np.arange(local) < filled // jax.process_count())
+        filled, size = (
+            min(len(rows), self.config.train.batch_size),
+            self.layout.padded(self.config.train.batch_size),
+        )
+        local = size // jax.process_count()
+        # rows lie where they would with one process; the padding is at the end, so the last ones may have none
+        first, last = (min((jax.process_index() + k) * local, filled) for k in (0, 1))
+        mask = self.layout.split(np.arange(size) < filled)
         batches = streaming.train_batches(
             split,
             rows,
             order_fn=epoch_order,
             batch_size=filled,
-            first_step=first_step,
-            num_steps=last_step - first_step,
+            first_step=steps.start,
+            num_steps=len(steps),
             image_size=self.dataset.image_size,
-            seed=self.config.seed,
+            seed=seed,
             task=task,
             num_workers=self.config.data.decode_workers,
-            shard=(jax.process_index(), jax.process_count()),
+            part=(first, last),
         )
-        for step, (images, labels) in enumerate(batches, first_step):
-            rate = np.array([lr(step // self.steps_per_epoch(task))], np.float32)
+        for images, labels in batches:
             yield (
-                Feed(
-                    None,
-                    self.layout.split_local(np.resize(images, (local, *images.shape[1:]))),
-                    self.layout.split_local(np.resize(self.scenario.internal(labels), local)),
-                    mask,
-                    self.layout.replicate(rate),
-                    self.layout.replicate(np.int32(1)),
-                ),
-                1,
+                self.layout.split_local(np.resize(images, (local, *images.shape[1:]))),
+                self.layout.split_local(np.resize(self.scenario.internal(labels), local)),
+                mask,
             )
 
     def augmented(
@@ -157,11 +162,15 @@ class Pipeline:
             chosen = transform or augment.train_transform(
                 options.augment, normalisation=options.normalisation, pad=options.pad
             )
-            self._augment[transform] = jax.jit(chosen, out_shardings=self.layout.replicated)
+
+            def whole(key, images, labels, mask):
+                """Gathers as well: a process has read its share of a streamed batch only."""
+                return chosen(key, images), labels, mask
+
+            self._augment[transform] = jax.jit(whole, out_shardings=self.layout.replicated)
         raw = self._resident_passes if self.resident("train") else self._streamed_passes
-        for step, (images, labels, mask) in enumerate(raw(task, key, epochs)):
-            images = self._augment[transform](jax.random.fold_in(key, step), images)
-            yield images, *self.layout.replicate((labels, mask))
+        for step, batch in enumerate(raw(task, key, epochs)):
+            yield self._augment[transform](jax.random.fold_in(key, step), *batch)
 
     def _resident_passes(self, task, key, epochs):
         resident, rows = self.resident("train") or {}, self.task_images(task)
@@ -172,32 +181,11 @@ class Pipeline:
             for start in range(0, len(order), batch):
                 chosen = order[start : start + batch]
                 padded = np.resize(chosen, size)
-                yield (
-                    gather(resident["images"], padded),
-                    self.labels["train"][padded],
-                    np.arange(size) < len(chosen),
-                )
+                labels, mask = self.labels["train"][padded], np.arange(size) < len(chosen)
+                yield gather(resident["images"], padded), *self.layout.replicate((labels, mask))
 
     def _streamed_passes(self, task, key, epochs):
-        split, rows = self.splits["train"], self.task_images(task)
-        assert isinstance(split, RecordSplit)
-        size = min(self.config.train.batch_size, len(rows))
-        batches = streaming.train_batches(
-            split,
-            rows,
-            order_fn=epoch_order,
-            batch_size=size,
-            first_step=0,
-            num_steps=epochs * (len(rows) // size),
-            image_size=self.dataset.image_size,
-            seed=_seed_of(key),
-            task=task,
-            num_workers=self.config.data.decode_workers,
-        )
-        for images, labels in batches:
-            filled = np.resize(images, (self.layout.padded(size), *images.shape[1:]))
-            labels = np.resize(self.scenario.internal(labels), len(filled))
-            yield self.layout.replicate(filled), labels, np.arange(len(filled)) < size
+        return self._decoded(task, _seed_of(key), range(epochs * self.steps_per_epoch(task)))
 
     # Features under the test transform.
 

@@ -38,22 +38,21 @@ def train_batches(
     seed: int,
     task: int,
     num_workers: int,
-    shard: tuple[int, int] = (0, 1),
+    part: tuple[int, int] | None = None,
 ) -> Iterator[Batch]:
     """Steps first_step .. first_step + num_steps of a task: (uint8 [b, S, S, 3], int32 [b] original labels).
 
     indices: the task's images in the split, [n]. Step s is batch s % (n // batch_size) of epoch
-    s // (n // batch_size); an epoch's remainder is dropped. batch_size is global, shard is (process index,
-    process count), and b = batch_size / process count. Images are randomly resized crops; flips are left to
-    the device.
+    s // (n // batch_size); an epoch's remainder is dropped. part: from which to which row of every batch, for a
+    process that decodes a share of it; b is its length. Images are randomly resized crops; flips are left to the
+    device.
     """
     if len(indices) < batch_size:
         raise UserError(
             f"A task of {len(indices)} images cannot fill a batch of {batch_size}. Lower the batch size."
         )
-    if batch_size % shard[1]:
-        raise UserError(f"A batch of {batch_size} does not divide among {shard[1]} processes.")
-    batch = _TrainBatch(split, np.asarray(indices), order_fn, batch_size, image_size, seed, task, shard)
+    part = part or (0, batch_size)
+    batch = _TrainBatch(split, np.asarray(indices), order_fn, batch_size, image_size, seed, task, part)
     yield from _run(batch, first_step, first_step + num_steps, num_workers)
 
 
@@ -77,15 +76,14 @@ class _TrainBatch:
     image_size: int
     seed: int
     task: int
-    shard: tuple[int, int]
+    part: tuple[int, int]
 
     def __call__(self, step: int) -> Batch:
         epoch, batch = divmod(int(step), len(self.indices) // self.batch_size)
         order = _epoch_order(self.order_fn, self.seed, self.task, epoch, len(self.indices))
-        local = self.batch_size // self.shard[1]
-        start = batch * self.batch_size + self.shard[0] * local
-        rows = self.indices[order[start : start + local]]
-        images = np.empty((local, self.image_size, self.image_size, 3), np.uint8)
+        start, stop = (batch * self.batch_size + row for row in self.part)
+        rows = self.indices[order[start:stop]]
+        images = np.empty((len(rows), self.image_size, self.image_size, 3), np.uint8)
         for k, row in enumerate(rows):
             rng = np.random.default_rng([_CROP_PURPOSE, self.seed, self.task, epoch, start + k])
             images[k] = crops.random_resized_crop(_open(self.split, row), self.image_size, rng)

@@ -13,17 +13,18 @@ def kill_test(*arguments):
     return done.stdout
 
 
+SMALL = [
+    "--config.model.width=1",
+    "--config.train.first.epochs=2",
+    "--config.train.later.epochs=2",
+    "--config.train.log_every=3",
+    "--config.train.checkpoint_every=2",
+    "--config.scenario.task_sizes=(5,5)",
+]
+
+
 def test_two_kills():
-    small = [
-        "--config.model.width=1",
-        "--config.train.first.epochs=2",
-        "--config.train.later.epochs=2",
-        "--config.train.log_every=3",
-        "--config.train.checkpoint_every=2",
-        "--config.scenario.task_sizes=(5,5)",
-        "--methods=rose",
-    ]
-    out = kill_test("--kills", "2", "--", *small)
+    out = kill_test("--kills", "2", "--", *SMALL, "--methods=rose")
     assert out.count("exit code -9") == 2
     assert "2 x SIGKILL" in out
 
@@ -31,6 +32,17 @@ def test_two_kills():
 @pytest.mark.slow
 def test_ten_kills():
     assert "10 x SIGKILL" in kill_test("--kills", "10")
+
+
+@pytest.mark.slow
+def test_kills_of_the_compared_methods():
+    """What EFC and FCS hold between tasks, and rows that train something of their own after each."""
+    short = [f"--config.{name}.recipe.{part}.epochs=2" for name in ("efc", "fcs") for part in ("first", "later")]
+    short += [
+        f"--config.{name}.recipe.{part}.milestones=()" for name in ("efc", "fcs") for part in ("first", "later")
+    ]
+    out = kill_test("--kills", "6", "--", *SMALL, *short, "--methods=ldc,adc,efc+rose,fcs,fcs+rose")
+    assert "6 x SIGKILL" in out
 
 
 @pytest.mark.slow

@@ -35,14 +35,14 @@ def config(dtype="float32", batch_size=60):
     return made
 
 
-def build(made, devices):
+def build(made, devices, name="base"):
     layout = Layout(jax.devices()[:devices])
     dataset = sources.load("digits")
     encoder = resnet18(made.model.width, made.model.stem, made.model.compute_dtype)
     pipeline = Pipeline(made, dataset, make_scenario(made.scenario, 10), encoder, layout)
     transform = augment.train_transform("shift", normalisation="digits", pad=2)
     objective = make_objective(
-        "base", config=made, encoder=encoder, num_classes=10, image_shape=(8, 8, 3), transform=transform
+        name, config=made, encoder=encoder, num_classes=10, image_shape=(8, 8, 3), transform=transform
     )
     return pipeline, objective
 
@@ -63,20 +63,24 @@ def train(made, devices, steps):
     prev = None
     for index in range(2):
         state = layout.replicate(begin(prev, make_task(pipeline, index)))
-        stopped = []
-
-        def stop(state, done, window, stopped=stopped):
-            if steps and done == steps:
-                stopped.append(state)
-                raise StopIteration
-
-        try:
-            state = train_steps(step, state, prev, pipeline, index, log=lambda line: None, after_call=stop)
-        except StopIteration:
-            state = stopped[0]
-        states.append(jax.device_get(state))
+        states.append(jax.device_get(some_steps(step, state, prev, pipeline, index, steps)))
         prev = layout.replicate(snapshot_of(states[-1]))
     return states
+
+
+def some_steps(step, state, prev, pipeline, task, steps):
+    """So many steps of a task; 0 are all."""
+    stopped = []
+
+    def stop(state, done, window):
+        if steps and done == steps:
+            stopped.append(state)
+            raise StopIteration
+
+    try:
+        return train_steps(step, state, prev, pipeline, task, log=lambda line: None, after_call=stop)
+    except StopIteration:
+        return stopped[0]
 
 
 def assert_agree(one, two, tolerance):
@@ -100,10 +104,51 @@ def test_three_float32_steps_agree(alone, devices):
 @pytest.mark.slow
 def test_whole_tasks_in_float64_agree():
     with jax.enable_x64(True):
-        one, many = train(config("float64"), 1, 0), train(config("float64"), 8, 0)
-    for a, b in zip(one, many, strict=True):
-        assert_agree(a.trainable, b.trainable, 1e-8)
-        assert_agree(a.batch_stats, b.batch_stats, 1e-8)
+        one, two, eight = (train(config("float64"), devices, 0) for devices in (1, 2, 8))
+    for many in (two, eight):
+        for a, b in zip(one, many, strict=True):
+            assert_agree(a.trainable, b.trainable, 1e-8)
+            assert_agree(a.batch_stats, b.batch_stats, 1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lwf", "efc", "fcs"])
+def test_three_steps_after_the_same_first_task_agree(name):
+    """Of every other objective, with its own batches and whatever it holds of the first task."""
+    made = config()
+    made.efc.recipe.batch_size = made.fcs.recipe.batch_size = 20
+
+    def parts(devices):
+        pipeline, objective = build(made, devices, name)
+        pipeline = pipeline.with_schedule(objective.train)
+        return pipeline, objective, make_begin(objective, 0), make_step(objective, pipeline.layout, 0)
+
+    pipeline, objective, begin, step = parts(1)
+    task = make_task(pipeline, 0)
+    state = some_steps(step, pipeline.layout.replicate(begin(None, task)), None, pipeline, 0, 3)
+    view = Stage(pipeline, 0, [], np.empty(0, int))
+    snapshot = jax.device_get(objective.finish(state.trainable, state.batch_stats, None, view, task))
+    ends = []
+    for devices in (1, 8):
+        pipeline, objective, begin, step = parts(devices)
+        prev = pipeline.layout.replicate(snapshot)
+        state = pipeline.layout.replicate(begin(prev, make_task(pipeline, 1)))
+        ends.append(jax.device_get(some_steps(step, state, prev, pipeline, 1, 3)))
+    assert_agree(ends[0].trainable, ends[1].trainable, 1e-5)
+    assert_agree(ends[0].batch_stats, ends[1].batch_stats, 1e-5)
+
+
+def test_test_images_are_encoded_by_all_devices():
+    """Eight devices do an eighth of the work each; a sum of all of it in one program would be copied, not split."""
+    made, flops = config(), {}
+    made.test.batch_size = 64
+    for devices in (1, 8):
+        pipeline, objective = build(made, devices)
+        state = make_begin(objective, 0)(None, make_task(pipeline, 0))
+        variables = pipeline.layout.replicate(snapshot_of(state).variables)
+        images, index, _ = next(iter(pipeline._encode_batches("test", np.arange(64), 64)))
+        flops[devices] = pipeline._encode.lower(variables, images, index).compile().cost_analysis()["flops"]
+    assert flops[8] < flops[1] / 6
 
 
 def test_the_same_snapshots_stream_alike_on_one_and_eight_devices(alone):

@@ -189,6 +189,10 @@ def test_a_detached_run_returns_at_once_and_is_what_stop_ends(vm):
     assert (home / "rose_jax" / "argv").read_text().splitlines()[-2] == AWKWARD
     pid = int((home / "rose_jax" / "run.pid").read_text())
     try:
+        second = tpu_vm("run", *VM, "--detach", "--", "--config", "y.py")
+        assert second.returncode != 0
+        assert "a run is going on here already" in second.stderr
+        assert int((home / "rose_jax" / "run.pid").read_text()) == pid
         assert tpu_vm("stop", *VM).returncode == 0
         for _ in range(200):
             if not _alive(pid):
