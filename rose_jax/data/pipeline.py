@@ -113,9 +113,11 @@ class Pipeline:
 
     def _streamed_feeds(self, task, first_step, last_step, lr):
         steps = range(first_step, last_step)
-        for step, batch in zip(steps, self._decoded(task, self.config.seed, steps), strict=True):
+        batches = self._decoded(task, self.config.seed, steps)
+        for step, (images, labels, mask) in zip(steps, batches, strict=True):
             rate = np.array([lr(step // self.steps_per_epoch(task))], np.float32)
-            yield Feed(None, *batch, self.layout.replicate(rate), self.layout.replicate(np.int32(1))), 1
+            lr_and_count = self.layout.replicate((rate, np.int32(1)))
+            yield Feed(None, images, labels, mask, *lr_and_count), 1
 
     def _decoded(self, task, seed, steps):
         """Images, labels and mask of some steps of a streamed set; each process decodes its share of every batch."""
