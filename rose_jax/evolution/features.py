@@ -16,6 +16,7 @@ import numpy as np
 from rose_jax.errors import UserError
 from rose_jax.evolution.core import Evolver, predict, ridge_for
 from rose_jax.evolution.rose import rose
+from rose_jax.evolution.threads import wait_with_one_blas_thread
 
 _log = logging.getLogger(__name__)
 _IMAGES_PER_CALL = 2048  # whatever the length of a stream, at most this many images share one executable
@@ -152,7 +153,7 @@ class Evolution:
         valid = np.ones(z_new.shape[0], bool) if valid is None else valid
         if valid.shape != (z_new.shape[0],):
             raise UserError(f"valid has shape {valid.shape}, expected [n] = {(z_new.shape[0],)}.")
-        return _step(self, state, _float32(z_old), _float32(z_new), valid)
+        return wait_with_one_blas_thread(_step, self, state, _float32(z_old), _float32(z_new), valid)
 
     def prototypes(self, state: Any) -> jax.Array:
         """All prototypes now, [old + new classes, d]: the old ones moved, the new ones as they were given."""

@@ -1,0 +1,68 @@
+"""BLAS has one thread while a stream evolves, and its own number before and after."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import threadpoolctl
+
+from rose_jax import Evolution
+from rose_jax.evolution import features, threads
+from rose_jax.sharding import Layout
+from rose_jax.testtime.stream import run_stream
+
+
+def blas_threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    """Whatever the machine has."""
+    jnp.linalg.cholesky(jnp.eye(2)).block_until_ready()
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        assert blas_threads() == {2}
+        yield
+        assert blas_threads() == {2}, "as it was"
+
+
+def test_a_stream_of_a_run():
+    seen = []
+
+    def stream(state, batches):
+        seen.append(blas_threads())
+        return state, jnp.zeros((2, 4), jnp.int32)
+
+    features = np.zeros((11, 3), np.float32)
+    run_stream(stream, jnp.zeros(1), features, features, layout=Layout(), batch_size=4, batches_per_call=2)
+    assert seen == [{1}] * 3
+
+
+def test_a_step_of_an_evolution(monkeypatch):
+    real, seen = features._step, []
+    monkeypatch.setattr(features, "_step", lambda *args: seen.append(blas_threads()) or real(*args))
+    evolution = Evolution(capacity=8)
+    state = evolution.init(np.eye(3), np.eye(3))
+    evolution.step(state, np.eye(3), np.eye(3))
+    assert seen == [{1}]
+
+
+def test_a_step_inside_jit_is_left_alone():
+    evolution = Evolution(capacity=8)
+    state = evolution.init(np.eye(3), np.eye(3))
+    together = jax.jit(lambda state, z: evolution.step(state, z, z)[1])(state, jnp.eye(3))
+    np.testing.assert_array_equal(together, evolution.step(state, np.eye(3), np.eye(3))[1])
+
+
+def test_an_error_gives_the_threads_back():
+    def fail(x):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        threads.wait_with_one_blas_thread(fail, jnp.zeros(1))
+
+
+def test_accelerators_are_not_limited(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with threads.one_blas_thread():
+        assert blas_threads() == {2}
