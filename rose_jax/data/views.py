@@ -86,23 +86,25 @@ def mix_classes(
     """IL2A's class mixing: the batch with `times` permutations of itself, one new class per pair of classes.
 
     lam * a + (1 - lam) * b with lam ~ Beta(20, 20), or 0.5 where that is not within [0.4, 0.6]. A mixture of a
-    class with itself is not valid, nor is one with an image that `mask` excludes.
+    class with itself is not valid. Images that `mask` excludes are padding: they are permuted among themselves, and
+    how many there are changes nothing for the others (draws have the image first, so that they follow from its row).
     images: float [B, H, W, C]; labels: int [B], from `offset` on; offset: int, the task's first class; mask: [B].
     """
     batch = images.shape[0]
     order_key, lam_key = jax.random.split(key)
-    partner = jnp.argsort(jax.random.uniform(order_key, (times, batch)), axis=1).reshape(-1)  # permutations
+    mask = jnp.ones(batch, bool) if mask is None else mask
+    draws = jnp.where(mask[:, None], jax.random.uniform(order_key, (batch, times)), 2.0)
+    place = jnp.where(mask, jnp.cumsum(mask) - 1, mask.sum() + jnp.cumsum(~mask) - 1)  # [B] among its own kind
+    partner = jnp.argsort(draws, axis=0)[place].T.reshape(-1)  # permutations
     itself = jnp.tile(jnp.arange(batch), times)
 
     # The middle one of 39 uniform numbers is Beta(20, 20), and compiles sooner than jax.random.beta.
-    lam = jnp.sort(jax.random.uniform(lam_key, (times * batch, 39)), axis=1)[:, 19]
-    lam = jnp.where((lam < 0.4) | (lam > 0.6), 0.5, lam)[:, None, None, None]
+    lam = jnp.sort(jax.random.uniform(lam_key, (batch, times, 39)), axis=2)[:, :, 19]
+    lam = jnp.where((lam < 0.4) | (lam > 0.6), 0.5, lam).T.reshape(-1, 1, 1, 1)
     mixed = lam * images[itself] + (1 - lam) * images[partner]
 
     first, second = labels[itself] - offset, labels[partner] - offset
-    valid = first != second
-    if mask is not None:
-        valid &= mask[itself] & mask[partner]
+    valid = (first != second) & mask[itself]
     return Mixtures(mixed, jnp.where(valid, pair_index(first, second), 0).astype(jnp.int32), valid)
 
 

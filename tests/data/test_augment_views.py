@@ -170,6 +170,21 @@ def test_mixtures_are_what_they_are_labelled():
         np.testing.assert_array_equal(np.asarray(mixtures.pair).reshape(4, batch)[time][valid], expected)
 
 
+def test_padding_changes_no_mixture():
+    """A batch of 21 on one device, and padded to 24 for eight; the padding may lie anywhere."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.normal(size=(24, 2, 2, 1)).astype(np.float32), rng.integers(0, 3, 24).astype(np.int32)
+    alone = views.mix_classes(jax.random.key(0), images[:21], labels[:21], 0)
+    padded = views.mix_classes(jax.random.key(0), images, labels, 0, np.arange(24) < 21)
+    for a, b in zip(alone, padded, strict=True):
+        np.testing.assert_array_equal(a.reshape(4, 21, -1), b.reshape(4, 24, -1)[:, :21])
+    assert not padded.valid.reshape(4, 24)[:, 21:].any()
+    scattered = rng.permutation(24) < 21
+    mixed = views.mix_classes(jax.random.key(0), images, np.arange(24), 0, scattered)
+    assert mixed.valid.reshape(4, 24)[:, ~scattered].sum() == 0
+    assert mixed.valid.reshape(4, 24)[:, scattered].mean() > 0.8, "padding is nobody's partner"
+
+
 def test_weights_are_beta_with_the_tails_folded_to_a_half():
     batch = 1000
     labels = np.arange(batch, dtype=np.int32)
