@@ -19,7 +19,7 @@ class Data:
     normalisation: str = "cifar100"
     synthetic_if_missing: bool = False  # smoke presets: made-up images of the right shape
     images_per_class: int = 0  # use only so many of each class and split; 0 is all
-    decode_workers: int = 8  # processes that decode streamed sets
+    decode_workers: int = 8  # processes that decode streamed sets, for each process of the run
 
 
 @dataclass
@@ -183,6 +183,18 @@ class FCS:
 class Test:
     batch_size: int = 128
     batches_per_call: int = 8  # batches in one scan; the last call is padded
+
+
+# What changes no number of a run, and so may differ between restarts on one workdir.
+FREE_KEYS = (
+    "methods",
+    "note",
+    "preset",
+    "data.dir",
+    "data.decode_workers",
+    "train.log_every",
+    "train.checkpoint_every",
+)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from absl import app, flags
 from ml_collections import config_flags
 
-from rose_jax.config import Config, keys, validate
+from rose_jax.config import FREE_KEYS, Config, keys, validate
 from rose_jax.errors import UserError, unknown
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration file, with an argument after a colon.")
@@ -108,7 +108,8 @@ def _check_config_file(argv: list[str]) -> None:
 def _changed_keys(argv: list[str]) -> list[str]:
     """Keys given on the command line that make a run something else than what its config file names."""
     given = [argument.lstrip("-").split("=")[0] for argument in argv if argument.lstrip("-").startswith("config.")]
-    return [key.removeprefix("config.") for key in given if key not in ("config.seed", "config.data.dir")]
+    given = [key.removeprefix("config.") for key in given]
+    return [key for key in given if key != "seed" and key not in FREE_KEYS]
 
 
 if __name__ == "__main__":

@@ -4,16 +4,25 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+
+def in_order(devices: Any) -> list[Any]:
+    """Process by process, so that each holds one range of a batch's rows.
+
+    `jax.make_mesh` would follow the wiring of a TPU slice, in which the chips of its hosts interleave, and the rows
+    that a host has read would not lie where the others expect them.
+    """
+    return sorted(devices, key=lambda device: (device.process_index, device.id))
 
 
 class Layout:
     """Where arrays lie. Global-view jit does the rest: sums over a batch are sums over all devices."""
 
     def __init__(self, devices: Any = None):
-        devices = list(devices) if devices is not None else jax.devices()
-        # Auto, not make_mesh's default Explicit: gathering copied prototypes by split labels must work.
-        self.mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+        devices = in_order(jax.devices() if devices is None else devices)
+        # Auto, not Explicit: gathering copied prototypes by split labels must work.
+        self.mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
         self.num_devices = len(devices)
 

@@ -14,24 +14,15 @@ from typing import Any
 import jax
 
 from rose_jax import hosts
-from rose_jax.config import Config
+from rose_jax.config import FREE_KEYS, Config
 from rose_jax.errors import UserError
 from rose_jax.files import write_text
 from rose_jax.profiler import Profiler
 from rose_jax.progress import Progress
 from rose_jax.writers import make_writers
 
-# What may differ between runs on one workdir: how trained encoders are scored, and what changes no number. Outcomes
-# are kept apart by the options they were scored with.
-FREE_KEYS = (
-    "methods",
-    "note",
-    "preset",
-    "data.dir",
-    "data.decode_workers",
-    "train.log_every",
-    "train.checkpoint_every",
-)
+# What may differ between runs on one workdir beside FREE_KEYS: how trained encoders are scored. Outcomes are kept apart
+# by the options they were scored with.
 SCORING = ("evolution", "test", "sdc", "adc", "ldc")  # options that name the outcomes of every row
 CLASSIFIER_SCORING = {"whitened": ("metric",)}  # further ones, of the rows with such a classifier
 
@@ -149,7 +140,8 @@ class Workdir:
         """Hosts that were started with different settings would wait for each other, or add up what differs."""
         chief, *others = (_flatten(json.loads(text)) for text in hosts.gather_text(json.dumps(self._here())))
         for index, other in enumerate(others, 1):
-            keys = [key for key in chief | other if chief.get(key) != other.get(key) and key != "data.dir"]
+            own = ("data.dir", "data.decode_workers", "note")  # a matter of each machine, or of its command line
+            keys = [key for key in chief | other if chief.get(key) != other.get(key) and key not in own]
             if keys:
                 told = "".join(
                     f"  {key}: process 0 {chief.get(key)!r}, process {index} {other.get(key)!r}\n" for key in keys

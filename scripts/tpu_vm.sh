@@ -85,9 +85,10 @@ do_run() {
   if [[ -n $detach ]]; then
     # The pid file holds the run itself (exec), so that `stop` signals it and nothing else.
     start="nohup bash -c $(quote "echo \$\$ > run.pid; exec $start") > run.log 2>&1 < /dev/null &"
-    # A second one would take the pid file and the log from the first.
-    local busy="if kill -0 \$(cat run.pid 2> /dev/null) 2> /dev/null; then echo 'a run is going on here already' >&2; exit 1; fi"
-    on_workers all "cd $REMOTE && { $busy; $start }"
+    # A second one would take the pid file and the log from the first. The pid may be another's after a reboot.
+    on_workers all "cd $REMOTE && if [ -e run.pid ] && [ \"\$(readlink /proc/\$(cat run.pid)/cwd)\" = \"\$(pwd -P)\" ]; then \
+echo 'a run is going on here already: wait for it, or stop it first' >&2; exit 1; fi"
+    on_workers all "cd $REMOTE && { $start }"
   else
     on_workers all "cd $REMOTE && exec $start"
   fi

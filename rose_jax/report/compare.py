@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rose_jax.config import FREE_KEYS
 from rose_jax.report import paper, style
 from rose_jax.report.runs import Number, Run, Score, one_line
-from rose_jax.workdir import FREE_KEYS
 
 
 @dataclass(frozen=True)

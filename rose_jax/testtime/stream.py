@@ -61,9 +61,9 @@ def run_stream(
         )
         if start == 0 and not compiled:
             # compile outside the clock; the state is not donated, so this run leaves no trace
-            wait_with_one_blas_thread(stream, state, batches)
+            jax.block_until_ready(wait_with_one_blas_thread(stream, state, batches))
         begin = time.perf_counter()
-        state, labels = wait_with_one_blas_thread(stream, state, batches)
+        state, labels = jax.block_until_ready(wait_with_one_blas_thread(stream, state, batches))
         seconds += time.perf_counter() - begin
         stop = min(start + per_call, n)
         predictions[start:stop] = np.asarray(labels).reshape(-1)[: stop - start]

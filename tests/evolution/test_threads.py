@@ -62,7 +62,17 @@ def test_an_error_gives_the_threads_back():
         threads.wait_with_one_blas_thread(fail, jnp.zeros(1))
 
 
-def test_accelerators_are_not_limited(monkeypatch):
+def test_of_several_threads_the_last_one_out_restores():
+    first, second = threads.one_blas_thread(), threads.one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert blas_threads() == {1}
+    second.__exit__(None, None, None)
+    assert blas_threads() == {2}
+
+
+def test_accelerators_are_neither_limited_nor_waited_for(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    with threads.one_blas_thread():
-        assert blas_threads() == {2}
+    monkeypatch.setattr(jax, "block_until_ready", lambda x: pytest.fail("waited"))
+    assert threads.wait_with_one_blas_thread(lambda x: blas_threads(), jnp.zeros(1)) == {2}

@@ -62,6 +62,17 @@ def test_it_renders_and_fetches_nothing(make_run, tmp_path, theme, setting):
     assert "example.com" not in netlog.read_text(errors="replace")
 
 
+def test_on_a_phone_nothing_runs_over_the_edge(make_run, tmp_path):
+    page = report.write(make_run(methods=("base", "projector", "gd", "rose", "lwf+rose_whitened"), tasks=10)).html
+    told = "<script>document.title = `${innerWidth} ${document.documentElement.scrollWidth}`</script></body>"
+    text = re.sub(r"<meta http-equiv=.Content-Security-Policy.*?>", "", page.read_text())  # which forbids scripts
+    page.write_text(text.replace("</body>", told))
+    dom, _ = browse(page, tmp_path, "--window-size=390,800", "--dump-dom")
+    inner, scrolled = map(int, re.search(r"<title>(\d+) (\d+)</title>", dom).groups())
+    assert inner <= 500, "chromium may not go below"
+    assert scrolled <= inner
+
+
 def test_a_hostile_name_runs_nothing(make_run, tmp_path, no_drawing):
     page = report.write(make_run(methods=(HOSTILE, "rose"))).html
     dom, log = browse(page, tmp_path, "--dump-dom")

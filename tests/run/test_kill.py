@@ -46,5 +46,15 @@ def test_kills_of_the_compared_methods():
 
 
 @pytest.mark.slow
+def test_kills_of_a_streamed_run():
+    small = ["--config.model.width=1", "--config.data.images_per_class=2", "--config.scenario.task_sizes=(60,40)"]
+    small += ["--config.data.decode_workers=1", "--config.train.log_every=2", "--config.train.checkpoint_every=2"]
+    out = kill_test(
+        "--kills", "3", "--config", "configs/imagenet100_cold10.py:smoke", "--", *small, "--methods=rose"
+    )
+    assert "3 x SIGKILL" in out
+
+
+@pytest.mark.slow
 def test_preemption_notices():
     assert "exit code 75" in kill_test("--kills", "3", "--signal", "TERM")

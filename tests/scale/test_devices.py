@@ -4,6 +4,8 @@ Training is chaotic (4e-8 after one step became 9e-2 after 300), so float32 is c
 whole task in float64.
 """
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from rose_jax.data.scenario import make_scenario
 from rose_jax.methods import METHODS
 from rose_jax.models.resnet import resnet18
 from rose_jax.scoring import Scorer
-from rose_jax.sharding import Layout
+from rose_jax.sharding import Layout, in_order
 from rose_jax.stage import Stage
 from rose_jax.train.loop import make_task, train_steps
 from rose_jax.train.objectives import make_objective
@@ -113,7 +115,12 @@ def test_whole_tasks_in_float64_agree():
 
 # Adam divides by the gradient's own size, so that in float32 a gradient that is all rounding moves a weight as far as
 # any other; in float64 it is below notice.
-COMPARED = [("lwf", "float32", 1e-5), ("efc", "float64", 1e-8), ("fcs", "float64", 1e-8)]
+COMPARED = [
+    ("base", "float32", 1e-5),
+    ("lwf", "float32", 1e-5),
+    ("efc", "float64", 1e-8),
+    ("fcs", "float64", 1e-8),
+]
 
 
 @pytest.mark.slow
@@ -147,6 +154,13 @@ def second_tasks(made, name):
         state = pipeline.layout.replicate(begin(prev, make_task(pipeline, 1)))
         ends.append(some_steps(step, state, prev, pipeline, 1, 3))
     return ends
+
+
+def test_each_process_holds_one_range_of_rows():
+    """On TPU slices the wiring would interleave the hosts' chips."""
+    wired = [SimpleNamespace(process_index=p, id=i) for p, i in ((0, 0), (1, 2), (0, 1), (1, 3))]
+    assert [device.process_index for device in in_order(wired)] == [0, 0, 1, 1]
+    assert [device.id for device in Layout(jax.devices()[::-1]).mesh.devices] == list(range(8))
 
 
 def test_test_images_are_encoded_by_all_devices():
