@@ -1,7 +1,7 @@
 """CIFAR-100, warm start, 20 tasks: a first task of 40 classes, then 20 of 3. The paper's Table 2, RoSE 59.54.
 
 Command:   python -m rose_jax.main --config configs/cifar100_warm20.py
-Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 100 images a class, 4 + 2 epochs), :smoke (seconds)
+Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 100 images a class, 3 + 2 epochs), :smoke (seconds)
 Time:      51 min on one v5e chip, 32 min on one A100 (computed in docs/scaling.md, not measured)
 Expected:  59.54 last accuracy with the full setting (the paper's figure; not run here)
 """

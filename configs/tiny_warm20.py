@@ -1,7 +1,7 @@
 """TinyImageNet, warm start, 20 tasks: a first task of 100 classes, then 20 of 5. The paper's Table 2, RoSE 50.07.
 
 Command:   python -m rose_jax.main --config configs/tiny_warm20.py
-Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 100 images a class, 4 + 2 epochs), :smoke (seconds)
+Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 100 images a class, 3 + 2 epochs), :smoke (seconds)
 Time:      4.8 h on one v5e chip, 3.0 h on one A100 (computed in docs/scaling.md, not measured)
 Expected:  50.07 last accuracy with the full setting (the paper's figure; not run here)
 """

@@ -91,17 +91,17 @@ def preset(config: Config, arg: str) -> Config:
 def _thin(config: Config) -> None:
     """An epoch of rotated and mixed images is twelve plain ones, so it gets fewer of them.
 
-    Batches that grow inside the step are made smaller: on a CPU an image then costs half as much (caches), and the
-    few epochs have more steps.
+    Batches that grow inside the step are made smaller: on a CPU an image then costs half as much (caches), and fewer
+    epochs have as many steps.
     """
     for recipe in _recipes(config):
         _shorten(recipe, 24, 10)
-    _shorten(config.efc.recipe, 8, 4)
+    _shorten(config.efc.recipe, 6, 2)
     config.efc.recipe.batch_size = 32
     if config.loss.expand_labels:
         config.data.images_per_class = 100
         for recipe in (config.train, config.fcs.recipe):
-            _shorten(recipe, 4, 2)
+            _shorten(recipe, 3, 2)
             recipe.batch_size = 16
 
 

@@ -51,7 +51,7 @@ def launch(tmp_path):
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
             "NPROC": "16",
             "JAX_PLATFORMS": "cpu",
-            "JAX_ENABLE_X64": "1",
+            "JAX_ENABLE_X64": "0" if "--config.model.compute_dtype=float32" in arguments else "1",
             "JAX_COMPILATION_CACHE_DIR": str(tmp_path / f"compiled{process}"),
         }
         command = [sys.executable, "-m", "rose_jax.main", *arguments]
