@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from rose_jax.methods import WHITENED
 from rose_jax.report.paper import canonical
 
 SEQUENTIAL = "cividis"  # perceptually uniform, the same to all kinds of colour vision
@@ -26,10 +27,17 @@ class Look:
 
 
 def look(method: str) -> Look:
-    """How `method` is drawn, whatever else is in the figure. An unknown name gets one from its letters."""
+    """How `method` is drawn, whatever else is in the figure. An unknown name gets one from its letters.
+
+    What a row of the paper becomes on another trajectory (lwf+rose) or in another metric keeps that row's colour.
+    """
     name = canonical(method)
     if name in _LOOKS:
         return _LOOKS[name]
+    objective, _, row = name.removesuffix(WHITENED).rpartition("+")
+    if row in _LOOKS and (objective in _ELSEWHERE or name.endswith(WHITENED)):
+        dash, marker = _ELSEWHERE.get(objective, ("--", "*"))
+        return Look(_LOOKS[row].color, dash, "*" if name.endswith(WHITENED) else marker)
     code = zlib.crc32(name.encode())
     colors, dashes, markers = (_BLUE, _GREEN, _ORANGE, _SKY, _PINK, _GREY), ("-", "--", ":", "-."), "X*ph"
     return Look(colors[code % 6], dashes[code // 6 % 4], markers[code // 24 % 4])
@@ -107,6 +115,8 @@ _THEMES = {  # ink, faint lines, background; html.py uses the same backgrounds
     "dark": ("#e3e6ea", "#4a515a", "#14171b"),
 }
 
+_ELSEWHERE = {"base": ("-.", "P"), "lwf": ("--", "P"), "efc": ("-.", "X"), "fcs": (":", "h")}  # dash and marker
+
 _LOOKS = {
     "rose": Look(_RED, "-", "o", 2.8),
     "projector": Look(_BLUE, "-", "s"),
@@ -118,6 +128,7 @@ _LOOKS = {
     "adc": Look(_ORANGE, "-", "s"),
     "sdc": Look(_PINK, "-", "^"),
     "lwf": Look(_GREY, "--", "v"),
+    "lwf_ncm": Look(_GREY, ":", "P"),
     "efc": Look(_GREEN, "--", "s"),
     "fcs": Look(_ORANGE, "--", "o"),
     "pass": Look(_PINK, "--", "D"),

@@ -59,6 +59,9 @@ def test_looks_are_distinct_and_stable():
     known = dict.fromkeys(cell.method for cell in paper.cells()) | dict.fromkeys((*CORE, "gd_queue"))
     looks = {name: style.look(name) for name in known}
     assert len({(look.color, look.dash, look.marker) for look in looks.values()}) == len(looks)
+    for row in ("lwf+rose", "efc+rose", "rose_whitened", "lwf+rose_whitened"):
+        assert style.look(row).color == style.look("rose").color
+        assert style.look(row) != style.look("rose")
     unknown = style.look("a method of next year")
     assert unknown == style.look("a method of next year")
     assert unknown not in looks.values()
