@@ -123,10 +123,8 @@ class Pipeline:
         """Images, labels and mask of some steps of a streamed set; each process decodes its share of every batch."""
         split, rows = self.splits["train"], self.task_images(task)
         assert isinstance(split, RecordSplit)
-        filled, size = (
-            min(len(rows), self.config.train.batch_size),
-            self.layout.padded(self.config.train.batch_size),
-        )
+        filled = min(len(rows), self.config.train.batch_size)
+        size = self.layout.padded(self.config.train.batch_size)
         local = size // jax.process_count()
         # rows lie where they would with one process; the padding is at the end, so the last ones may have none
         first, last = (min((jax.process_index() + k) * local, filled) for k in (0, 1))
