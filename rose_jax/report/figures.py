@@ -29,17 +29,17 @@ class Picture:
 def draw(groups: Sequence[Group], names: Sequence[str] | None = None) -> dict[str, Picture]:
     """Every figure (or those in `names`) that the runs support; all but the curves are of the first group.
 
-    Studies have theirs under study_NAME.
+    A study has its own under its name.
     """
     makers: dict[str, Callable[[], Figure | None]] = {
         "curves": lambda: curves(groups),
         "confusion": lambda: confusion(groups[0]),
         "matrix": lambda: matrix(groups[0]),
-        "drift": lambda: drift(groups[0]),
+        "drift_cosines": lambda: drift(groups[0]),
         "cost": lambda: cost(groups[0]),
     }
     for study in studies.of(groups[0]):
-        makers[study.picture] = functools.partial(study.draw, groups[0].title)
+        makers[study.name] = functools.partial(study.draw, groups[0].title)
     wanted = {name: make for name, make in makers.items() if names is None or name in names}
     drawn = {name: (_png(make, "light"), _png(make, "dark")) for name, make in wanted.items()}
     return {name: Picture(light, dark) for name, (light, dark) in drawn.items() if light and dark}

@@ -12,7 +12,7 @@ CAPTIONS = {
     "curves": "Accuracy over all classes seen so far, after each task. The legend gives the last value.",
     "confusion": "Confusion by task after the last stage: where the images of each task are placed.",
     "matrix": "Accuracy on each task after each stage; what fades down a column is forgotten.",
-    "drift": "Cosine between the estimated and the true move of every old prototype in the last stage.",
+    "drift_cosines": "Cosine between the estimated and the true move of every old prototype in the last stage.",
     "cost": "Time per test image, test-time evolution included.",
 }
 
@@ -51,8 +51,8 @@ def render_markdown(groups: Sequence[Group], figures: Sequence[str]) -> str:
                 parts += [f"## {heading}", tables.markdown(table)]
         for study in (study for study in studies.of(group) if study.figure is not None):
             parts += [f"## {_plain(study.heading)}", _plain(study.says), tables.markdown(study.table)]
-            if study.picture in figures:
-                parts.append(f"![{_plain(study.caption())}](figures/{study.picture}.png)")
+            if study.name in figures:
+                parts.append(f"![{_plain(study.caption())}](figures/{study.name}.png)")
     parts += [f"![{CAPTIONS[name]}](figures/{name}.png)" for name in figures if name in CAPTIONS]
     for run in (run for g in groups for run in g.runs):
         parts += [
@@ -125,7 +125,7 @@ def _group(group: Group, pictures: Pictures) -> str:
         ),
         page.section("Confusion by task", _figure("confusion", pictures)),
         page.section("Accuracy matrix", _figure("matrix", pictures)),
-        page.section("Drift", _figure("drift", pictures)),
+        page.section("Drift", _figure("drift_cosines", pictures)),
         page.section("Cost", _figure("cost", pictures), page.table(cost), page.table(training)),
         *(_study(study, pictures) for study in studies.of(group) if study.figure is not None),
         page.section("How to repeat this", *(_repeat(run) for run in group.runs)),
@@ -154,7 +154,7 @@ def _said(group: Group, name: str) -> str:
 
 
 def _study(study: studies.StudyFile, pictures: Pictures) -> str:
-    picture = _figure(study.picture, pictures, study.caption())
+    picture = _figure(study.name, pictures, study.caption())
     return page.section(study.heading, page.paragraph(study.says), picture, page.table(study.table))
 
 

@@ -33,11 +33,6 @@ class StudyFile:
     def heading(self) -> str:
         return f"Study {self.name}: {self.title}"
 
-    @property
-    def picture(self) -> str:
-        """Name of its figure below figures/."""
-        return f"study_{self.name}"
-
     def draw(self, group_title: str) -> Figure | None:
         return plots.draw(self.figure, style.title(group_title, self.title)) if self.figure else None
 

@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m rose_jax.study",
         description="The paper's studies on a trained run; nothing is trained. Each writes studies/NAME.json and "
-        "figures/study_NAME.png in the workdir, and report.html gets a section.",
+        "figures/NAME.png in the workdir, and report.html gets a section.",
         epilog="Studies: " + "; ".join(f"{name}: {study.title}" for name, study in STUDIES.items()),
     )
     parser.add_argument("names", metavar="NAME[,NAME...]", help="studies, or all")

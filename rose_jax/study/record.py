@@ -1,4 +1,4 @@
-"""Writes what a study found: studies/NAME.json and NAME.csv, figures/study_NAME.png."""
+"""Writes what a study found: studies/NAME.json and NAME.csv, figures/NAME.png."""
 
 import dataclasses
 import datetime
@@ -42,7 +42,7 @@ def write(name: str, title: str, paper: str, subject: Subject, finding: Finding,
     if written is not None and written.figure is not None:
         picture = figures.light(lambda: written.draw(group([subject.run])[0].title))
         if picture is not None:
-            write_atomic(subject.workdir / "figures" / f"{written.picture}.png", lambda file: file.write(picture))
+            write_atomic(subject.workdir / "figures" / f"{written.name}.png", lambda file: file.write(picture))
     return path
 
 

@@ -128,7 +128,7 @@ def test_awkward_names_and_many_panels(make_run):
         panels = heatmaps.matrix(group).axes
     assert len(legend.get_texts()) == len(names)
     assert len([axes for axes in panels if axes.get_images()]) == heatmaps.MOST_PANELS
-    assert set(figures.draw([group], ["curves", "drift", "cost"])) == {"curves", "drift", "cost"}
+    assert set(figures.draw([group], ["curves", "drift_cosines", "cost"])) == {"curves", "drift_cosines", "cost"}
 
 
 def test_a_row_of_ours_has_a_star_in_figures_as_in_tables():

@@ -53,9 +53,9 @@ def test_a_study_has_its_section(make_run):
     for part in ("The best capacity is 1000.", "21.00", "Mean.", "Beside the paper's tab:queue_capacity."):
         assert part in text
     assert page.tags.count("img") == 6
-    assert "![Queue capacity. Beside the paper's tab:queue\\_capacity.](figures/study_capacity.png)" in markdown
+    assert "![Queue capacity. Beside the paper's tab:queue\\_capacity.](figures/capacity.png)" in markdown
     assert "| 1000 | 21.00 |" in markdown
-    assert (run / "figures" / "study_capacity.png") in written.figures
+    assert (run / "figures" / "capacity.png") in written.figures
 
 
 def test_hostile_studies_stay_text(make_run, no_drawing):

@@ -42,8 +42,7 @@ def test_all_studies_write_their_files(studied):
         assert saved["says"].endswith(".")
         assert "nan" not in saved["says"]
         assert (workdir / "studies" / f"{name}.csv").read_text().count("\n") == len(saved["table"]["rows"]) + 1
-        if name != "curves":  # the report's own figure
-            assert (workdir / "figures" / f"study_{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (workdir / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert not [path for path in workdir.rglob(".*.*") if path.name != ".lock"]  # no temporary files are left
     assert record(workdir, "samples")["inputs"]["encoders"]["base"]
 
@@ -53,7 +52,7 @@ def test_the_report_has_a_section_for_each(studied):
     page, markdown = (workdir / "report.html").read_text(), (workdir / "report.md").read_text()
     for name in set(STUDIES) - {"seeds", "curves"}:
         assert f"Study {name}: {STUDIES[name].title}" in page
-        assert f"figures/study_{name}.png" in markdown
+        assert f"figures/{name}.png" in markdown
     assert record(workdir, "curves")["says"] in page  # where the report shows the curves anyway
     assert markdown.count("![") == len(STUDIES) - 2 + 5
 

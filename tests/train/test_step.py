@@ -56,6 +56,12 @@ def test_update_is_sgd_with_l2_and_adam_for_the_projector(parts, one_device):
     now = task(1, 2, 2)
     state = make_begin(objective, 1)(prev, now)
     step = make_step(objective, one_device, 0)
+
+    def loss(trainable, stats, batch):
+        made = objective.batch(jax.random.key(0), batch.images, batch.labels, batch.mask, now)
+        return objective.loss(trainable, stats, prev, made, now, jax.random.key(0))[0]
+
+    gradient_of = jax.jit(jax.grad(loss))
     values, momentum = (
         jax.device_get(state.trainable),
         jax.tree.map(np.zeros_like, jax.device_get(state.trainable)),
@@ -63,13 +69,7 @@ def test_update_is_sgd_with_l2_and_adam_for_the_projector(parts, one_device):
     first_moment = second_moment = np.zeros((encoder.feature_dim,) * 2)
     for number in (1, 2):
         batch = feed(rng)
-        stats = state.batch_stats
-
-        def loss(trainable, stats=stats, batch=batch):
-            made = objective.batch(jax.random.key(0), batch.images, batch.labels, batch.mask, now)
-            return objective.loss(trainable, stats, prev, made, now, jax.random.key(0))[0]
-
-        gradient = jax.device_get(jax.grad(loss)(jax.tree.map(jnp.asarray, values)))
+        gradient = jax.device_get(gradient_of(values, state.batch_stats, batch))
         for part in ("encoder", "head"):
             decayed = jax.tree.map(lambda g, p: g + 2e-4 * p, gradient[part], values[part])
             momentum[part] = jax.tree.map(lambda m, g: 0.9 * m + g, momentum[part], decayed)
