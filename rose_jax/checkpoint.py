@@ -20,6 +20,8 @@ import orbax.checkpoint as ocp
 from rose_jax.errors import UserError
 from rose_jax.files import write_json
 
+DISK_WORDS = ("ENOSPC", "EDQUOT", "No space left", "quota exceeded", "RESOURCE_EXHAUSTED", "EIO", "Errno")
+
 
 class Checkpoints:
     """Named checkpoints in a folder. `save` returns at once; `wait` returns when all is on disk."""
@@ -90,16 +92,26 @@ class Checkpoints:
         if not manifest.exists():
             return "it was not completely written" if (self.folder / name).exists() else "absent"
         try:
-            saved = json.loads(manifest.read_text())
+            return self._problem(name, manifest.read_text())
+        except FileNotFoundError as error:
+            return f"{error.filename} is missing"
+        except (
+            OSError
+        ) as error:  # perhaps only now: what cannot be read must not be taken for damaged, and removed
+            raise UserError(
+                f"The checkpoint {self.folder / name} cannot be read: {error.strerror}. Nothing was changed. Mend "
+                "that (permissions, a file system that is away, too many open files) and run the same command again."
+            ) from error
+
+    def _problem(self, name: str, manifest: str) -> str:
+        try:
+            saved = json.loads(manifest)
             expected, own = dict(saved["files"]), _digest(saved["files"], saved["note"])
             if saved.get("digest", own) != own:  # manifests once had none
                 return "its manifest does not have the content that was written"
         except (ValueError, KeyError, TypeError, AttributeError):
             return "its manifest is not readable"
-        try:
-            actual = _checksums(self.folder / name)
-        except OSError as error:
-            return f"it cannot be read ({error.strerror})"
+        actual = _checksums(self.folder / name)
         differing = sorted(file for file in expected | actual if expected.get(file) != actual.get(file))
         return f"{differing[0]} does not have the content that was written" if differing else ""
 
@@ -138,6 +150,9 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
+            if not isinstance(error, OSError) and not any(word in str(error) for word in DISK_WORDS):
+                error.add_note(f"While the checkpoint {self.folder / name} was written. Earlier ones are intact.")
+                raise
             free = shutil.disk_usage(self.folder).free / 2**20
             raise UserError(
                 f"The checkpoint {self.folder / name} could not be written ({free:.0f} MiB are free there): {error}\n"

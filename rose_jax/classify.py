@@ -38,4 +38,5 @@ def head(config: Config) -> Classifier:
     return Classifier(fit, logits)
 
 
+CLASSIFIER_OPTIONS: dict[str, tuple[str, ...]] = {"whitened": ("metric",)}  # sections of the config that one reads
 CLASSIFIERS: dict[str, Callable[[Config], Classifier]] = {"ncm": ncm, "head": head, "whitened": whitened.make}

@@ -119,7 +119,7 @@ class Recipe:
 class LwF:
     schedule: str = "rose"  # rose: `train`, so that rows differ by the method alone | official
     official: Recipe = field(default_factory=lambda: Recipe(first=Schedule(epochs=0)))  # no epochs: there is none
-    expand_labels: bool = False  # rotations and mixtures as classes, where RoSE's warm start has them
+    expand_labels: bool = False  # as loss.expand_labels; the settings make both alike, so that rows compare
 
 
 @dataclass

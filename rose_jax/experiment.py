@@ -166,7 +166,7 @@ def _follow(
         work.stop_if_preempted()  # the snapshot is on disk
         labels = pipeline.labels["test"]
         stream = pipeline.scenario.stream_indices(labels, task, pipeline.config.seed)
-        view = Stage(trajectory.pipeline, task, trajectory, stream)
+        view = Stage(trajectory.pipeline, task, trajectory, stream, work.stop_if_preempted)
         for name, scorer in scorers.items():
             outcomes[name].append(scorer.score(view))
             work.stop_if_preempted()  # the outcome is on disk

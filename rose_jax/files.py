@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,11 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether it is a temporary file of write_atomic or of hosts.check_shared; a kill leaves them behind."""
+    return path.is_file() and bool(re.fullmatch(r"\..+\.[a-z0-9_]{8}|\.shared_\d+", path.name))
 
 
 def write_text(path: Path, text: str) -> None:

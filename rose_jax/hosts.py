@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +75,18 @@ def agree_on_number(value: int) -> int:
 def barrier(name: str) -> None:
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
+
+
+def share(tree: Any) -> Any:
+    """Process 0's arrays on all of them, to the bit; shapes and types must be the same everywhere."""
+    if jax.process_count() == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    own = [np.asarray(leaf) for leaf in leaves]
+    sent = multihost_utils.broadcast_one_to_all([np.frombuffer(array.tobytes(), np.uint8) for array in own])
+    theirs = [np.frombuffer(np.asarray(raw).tobytes(), array.dtype) for raw, array in zip(sent, own, strict=True)]
+    shaped = [data.reshape(array.shape) for data, array in zip(theirs, own, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
 
 
 def gather_text(text: str) -> list[str]:

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     from rose_jax.workdir import default_workdir
 
     experiment.cache_compilations()
-    if _DISTRIBUTED.value or _COORDINATOR.value:
+    if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value > 0 or _PROCESS_ID.value >= 0:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     workdir = Path(_WORKDIR.value) if _WORKDIR.value else default_workdir(config)
     try:

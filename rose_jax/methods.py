@@ -43,7 +43,7 @@ def resolve(names: Iterable[str]) -> dict[str, Row]:
     """
     rows = {}
     for name in names:
-        row = _row(name)
+        row = find(name)
         if row is None:
             raise _unknown(name)
         rows[name] = row
@@ -52,7 +52,7 @@ def resolve(names: Iterable[str]) -> dict[str, Row]:
     return rows
 
 
-def _row(name: str) -> Row | None:
+def find(name: str) -> Row | None:
     plain = name.removesuffix(WHITENED)
     row = METHODS.get(plain) or _combination(plain)
     if row is None or plain == name:

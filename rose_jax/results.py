@@ -15,15 +15,16 @@ import numpy as np
 import optax
 
 from rose_jax import hosts, metrics
-from rose_jax.classify import CLASSIFIERS
 from rose_jax.config import Config
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.errors import UserError
 from rose_jax.files import read_arrays, write_arrays
+from rose_jax.methods import find
+from rose_jax.options import scoring_digest
 from rose_jax.scoring import Outcome, Scorer
 from rose_jax.sharding import Layout
 from rose_jax.trajectory import Trajectory
-from rose_jax.workdir import Workdir, scoring_digest
+from rose_jax.workdir import Workdir
 
 
 def scores(
@@ -49,7 +50,7 @@ def scores(
         last = stages[-1]
         score["ms_per_image"] = 1e3 * last.seconds / len(last.predictions)
         score["counts"] = _counts(stages)
-        score["options"] = scoring_digest(config, scorers[name].row.classifier)
+        score["options"] = scoring_digest(config, scorers[name].row)
         note = scorers[name].moving.note(last.unmoved.shape[1])
         if note:
             score["note"] = note
@@ -61,16 +62,21 @@ def scores(
                 np.asarray(last.memory.mean)[old], last.unmoved[old], true_new[old], true_old[old]
             )
             score["drift_cosines"] = cosines
-            score["drift_cosine"] = float(np.mean(cosines)) if np.isfinite(cosines).all() else float("nan")
+            # NaN where a prototype did not move at all, which has no direction
+            known = cosines[np.isfinite(cosines)]
+            score["drift_cosine"] = float(known.mean()) if known.size else float("nan")
+            if 0 < known.size < cosines.size:
+                score["counts"]["classes_without_a_drift_cosine"] = int(cosines.size - known.size)
         found[name] = score
     return found
 
 
 def earlier_scores(workdir: Path, config: Config) -> dict[str, dict[str, Any]]:
     """Rows that an earlier command scored on this workdir with the same options stay in the table."""
-    digests = {scoring_digest(config, classifier) for classifier in CLASSIFIERS}
     earlier = _earlier(workdir).get("scores", {})
-    return {name: score for name, score in earlier.items() if score.get("options") in digests}
+    rows = {name: find(name) for name in earlier}
+    digests = {name: scoring_digest(config, row) for name, row in rows.items() if row is not None}
+    return {name: score for name, score in earlier.items() if score.get("options") == digests.get(name, "")}
 
 
 def train_summary(training: dict[str, dict[str, Any]], workdir: Path) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def true_means(trajectory, pipeline: Pipeline, work: Workdir) -> tuple[np.ndarra
         labels = pipeline.labels["train"][indices]
         saved = {}
         for key, task in (("old", last - 1), ("new", last)):
-            features, _ = pipeline.encode(trajectory[task].variables, "train", indices)
+            features, _ = pipeline.encode(trajectory[task].variables, "train", indices, work.stop_if_preempted)
             sums = np.zeros((pipeline.scenario.num_classes, features.shape[1]))
             np.add.at(sums, labels, features)
             counts = np.bincount(labels, minlength=pipeline.scenario.num_classes)

@@ -13,14 +13,15 @@ from rose_jax.compensation import COMPENSATIONS
 from rose_jax.config import Config
 from rose_jax.data.order import generator
 from rose_jax.errors import UserError
+from rose_jax.evolution.threads import wait_with_one_blas_thread
 from rose_jax.files import read_arrays, write_arrays
 from rose_jax.methods import Row
+from rose_jax.options import scoring_digest
 from rose_jax.sharding import Layout
 from rose_jax.stage import Stage
 from rose_jax.testtime import TEST_TIMES
 from rose_jax.testtime.stream import make_stream, run_stream
 from rose_jax.types import ClassMemory
-from rose_jax.workdir import scoring_digest
 
 
 class Outcome(NamedTuple):
@@ -53,6 +54,8 @@ class Scorer:
         outcome = self._read(view.stage)
         if not hosts.agree(outcome is not None):
             outcome = self._run(view)
+            if jax.process_count() > 1:  # CPUs of two kinds round differently
+                outcome = _unpack(hosts.share(_pack(outcome)))
             self._write(view.stage, outcome)
         if outcome is None:
             raise UserError(f"{self._path(view.stage)} is there for process 0 only; the workdir must be shared.")
@@ -78,11 +81,15 @@ class Scorer:
             drift_map = self.compensation.start(view) if self.compensation.start else snapshot.projector
         elif stage > 0:
             memory, drift_map = self.compensation.move(memory, view, move_key)
-        params = self.classifier.fit(self._last.params if self._last else None, memory, view)
+        # Under the same BLAS threads as the stream, and waited for: a limit that falls in the middle changes bits.
+        fitted = self._last.params if self._last else None
+        params = wait_with_one_blas_thread(self.classifier.fit, fitted, memory, view)
         z_new = view.test_features(stage)
         z_old = view.test_features(stage - 1) if evolving else z_new
         prepare = jax.jit(test_time.prepare, static_argnums=5)
-        state = prepare(memory, jnp.int32(stage), drift_map, params, stream_key, self.classifier)
+        state = wait_with_one_blas_thread(
+            prepare, memory, jnp.int32(stage), drift_map, params, stream_key, self.classifier
+        )
         result = run_stream(
             self._stream(test_time),
             state,
@@ -99,7 +106,7 @@ class Scorer:
         if evolving:
             seconds += view.test_seconds(stage - 1) / options.evolve_every
         carry = jax.jit(test_time.carry, static_argnums=2)
-        memory, params = carry(result.state, memory, self.classifier)
+        memory, params = wait_with_one_blas_thread(carry, result.state, memory, self.classifier)
         return Outcome(
             result.predictions,
             np.asarray(unmoved),
@@ -115,7 +122,7 @@ class Scorer:
         return self._streams[test_time.evolves]
 
     def _path(self, stage: int) -> Path | None:
-        digest = scoring_digest(self.config, self.row.classifier)
+        digest = scoring_digest(self.config, self.row)
         return self.folder / f"{self.name}_{digest}_stage_{stage:03d}.npz" if self.folder else None
 
     def _read(self, stage: int) -> Outcome | None:

@@ -35,7 +35,7 @@ def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
     else:
         config.data.augment = "autoaugment" if start == "cold" else "standard"
         config.data.pad, config.data.normalisation = 4, "cifar100"
-    config.loss.expand_labels = start == "warm" and not imagenet
+    config.loss.expand_labels = config.lwf.expand_labels = start == "warm" and not imagenet
     _compared_methods(config)
     return config
 
@@ -92,17 +92,18 @@ def _thin(config: Config) -> None:
     """An epoch of rotated and mixed images is twelve plain ones, so it gets fewer of them.
 
     Batches that grow inside the step are made smaller: on a CPU an image then costs half as much (caches), and fewer
-    epochs have as many steps.
+    epochs have as many steps. FCS draws as many prototypes as images.
     """
-    for recipe in _recipes(config):
-        _shorten(recipe, 24, 10)
+    grows = config.loss.expand_labels
+    if grows:
+        config.data.images_per_class = 100
+        config.train.batch_size = config.fcs.recipe.batch_size = config.fcs.prototype_batch = 16
+    for recipe in (config.train, config.fcs.recipe):
+        _shorten(recipe, *(3, 2) if grows else (24, 10))
+    _shorten(config.lwf.official, 24, 10)
     _shorten(config.efc.recipe, 6, 2)
     config.efc.recipe.batch_size = 32
-    if config.loss.expand_labels:
-        config.data.images_per_class = 100
-        for recipe in (config.train, config.fcs.recipe):
-            _shorten(recipe, 3, 2)
-            recipe.batch_size = 16
+    config.efc.recipe.first.milestones = (3,)  # the second decay would have one epoch
 
 
 def _recipes(config: Config) -> tuple[Train | Recipe, ...]:

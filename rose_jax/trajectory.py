@@ -91,7 +91,8 @@ class Trajectory(Sequence):
         )
         view = Stage(pipeline, task, self, np.empty(0, int))
         snapshot = self.objective.finish(state.trainable, state.batch_stats, prev, view, make_task(pipeline, task))
-        self._remember(task, pipeline.layout.replicate(snapshot))
+        # Part of it each host has computed for itself, and CPUs of two kinds round differently.
+        self._remember(task, pipeline.layout.replicate(hosts.share(snapshot)))
         self.checkpoints.save(_stage_name(task), _to_dict(self._loaded[task]))
         self.checkpoints.wait()
         hosts.barrier(f"stage {task} saved")

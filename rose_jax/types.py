@@ -113,6 +113,7 @@ class StageView(Protocol):
     snapshots: Sequence[Snapshot]  # lazy, 0..t
     notes: dict[str, float]  # numbers that a compensation wants to see in results.json
     encoder: Any  # models.resnet.Encoder
+    pause: Callable[[], None]  # to be called now and then in anything long that reads no batches; it may raise
 
     def train_batches(
         self, key: Array, epochs: int, transform: Callable | None = None

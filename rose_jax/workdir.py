@@ -1,9 +1,7 @@
 """The folder of a run: one config, one process at a time, one log whose lines follow the restored step."""
 
 import contextlib
-import dataclasses
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -16,15 +14,11 @@ import jax
 from rose_jax import hosts
 from rose_jax.config import FREE_KEYS, Config
 from rose_jax.errors import UserError
-from rose_jax.files import write_text
+from rose_jax.files import is_leftover, write_text
+from rose_jax.options import free_sections
 from rose_jax.profiler import Profiler
 from rose_jax.progress import Progress
-from rose_jax.writers import make_writers
-
-# What may differ between runs on one workdir beside FREE_KEYS: how trained encoders are scored. Outcomes are kept apart
-# by the options they were scored with.
-SCORING = ("evolution", "test", "sdc", "adc", "ldc")  # options that name the outcomes of every row
-CLASSIFIER_SCORING = {"whitened": ("metric",)}  # further ones, of the rows with such a classifier
+from rose_jax.writers import check_writers, make_writers
 
 
 class Workdir:
@@ -53,21 +47,21 @@ class Workdir:
             self._check_alike()
             hosts.check_shared(self.path)
             refusal = None
+            self.writers: list[Any] = []  # further sinks of the log's lines
             if jax.process_index() == 0:
                 try:
+                    check_writers(self._writer_names)  # before anything is overwritten
                     self._acquire()
                     undo.callback(self._lock.close)
                     self._claim()
+                    for writer in make_writers(self._writer_names, self.path, self.config):
+                        self.writers.append(undo.enter_context(contextlib.closing(writer)))
                 except UserError as error:
                     refusal = error
             if not hosts.agree(refusal is None):  # the others must not wait for one that has left
                 raise refusal or UserError(f"Process 0 refused the workdir {self.path}; its message says why.")
             self.preemption = undo.enter_context(contextlib.closing(hosts.Preemption()))
-            chief = jax.process_index() == 0
-            self.progress = undo.enter_context(Progress(enabled=chief))
-            self.writers: list[Any] = []  # further sinks of the log's lines
-            for writer in make_writers(self._writer_names if chief else (), self.path, self.config):
-                self.writers.append(undo.enter_context(contextlib.closing(writer)))
+            self.progress = undo.enter_context(Progress(enabled=jax.process_index() == 0))
             undo.callback(self.profiler.close)
             self._undo = undo.pop_all()
         return self
@@ -76,9 +70,9 @@ class Workdir:
         self._undo.close()
 
     def stop_if_preempted(self) -> None:
-        """To be called where all that has been done is on disk."""
+        """To be called where what is not on disk yet is soon done again."""
         if self.preemption.asked():
-            raise hosts.Preempted("stopped between two test streams")
+            raise hosts.Preempted("stopped after training; a test stream that was under way starts over")
 
     # The log.
 
@@ -168,8 +162,16 @@ class Workdir:
     def _claim(self) -> None:
         """Writes the config and the data's identity, or compares them with those that are there."""
         path, here = self.path / "config.json", self._here()
+        for folder in (".", "*", "checkpoints/*", "studies/*"):  # what a run left that was killed while writing
+            for file in filter(is_leftover, self.path.glob(f"{folder}/.*")):
+                file.unlink(missing_ok=True)
         if path.exists():
-            differing = difference(json.loads(path.read_text()), here)
+            try:
+                differing = difference(json.loads(path.read_text()), here)
+            except (OSError, ValueError, TypeError, AttributeError) as error:
+                raise UserError(
+                    f"{path} is not the config of a run ({error}). Give another --workdir, or remove what is there."
+                ) from None
             if differing and self.overwrite:
                 self._clear()
             elif differing:
@@ -183,7 +185,7 @@ class Workdir:
     def need_space(self, needed: int) -> None:
         """Refuses to start what could not be finished: `needed` bytes of checkpoints are still to come."""
         free = shutil.disk_usage(self.path).free
-        if free < needed:
+        if not hosts.agree(free >= needed):
             raise UserError(
                 f"The run needs about {needed / 2**20:.0f} MiB for its checkpoints, but {self.path} has "
                 f"{free / 2**20:.0f} MiB free. Make room, or give a --workdir on another disk."
@@ -192,7 +194,15 @@ class Workdir:
     def _clear(self) -> None:
         """--overwrite: removes what a run writes, and nothing else."""
         for name in ("checkpoints", "scores", "figures", "studies", "profile", "tensorboard", "wandb"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+            try:
+                shutil.rmtree(self.path / name)
+            except FileNotFoundError:
+                pass
+            except OSError as error:  # what stayed would be taken for the new run's
+                raise UserError(
+                    f"--overwrite cannot remove {error.filename or self.path / name}: {error.strerror}. Remove the "
+                    "folder yourself, or give another --workdir."
+                ) from None
         for name in (
             "results.json",
             "metrics.jsonl",
@@ -211,17 +221,10 @@ def difference(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, A
     default = {k: v for k, v in _flatten(json.loads(Config().to_json())).items() if k.split(".")[0] in there}
     flat_there = default | _flatten(there)
     keys = [key for key in flat_here if key in flat_there and key not in FREE_KEYS]
-    free = {*SCORING, *(name for names in CLASSIFIER_SCORING.values() for name in names)}
-    keys = [key for key in keys if key.split(".")[0] not in free]
+    # How trained encoders are scored may differ: outcomes are kept apart by the options they were scored with.
+    keys = [key for key in keys if key.split(".")[0] not in free_sections()]
     pairs = ((key, flat_there.get(key), flat_here.get(key)) for key in keys)
     return [(key, old, new) for key, old, new in pairs if old != new]
-
-
-def scoring_digest(config: Config, classifier: str = "ncm") -> str:
-    """Names the options that outcomes of rows with such a classifier depend on beside the trajectory."""
-    sections = SCORING + CLASSIFIER_SCORING.get(classifier, ())
-    options = {name: dataclasses.asdict(getattr(config, name)) for name in sections}
-    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def default_workdir(config: Config) -> Path:

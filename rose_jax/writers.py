@@ -27,11 +27,15 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-def make_writers(names: tuple[str, ...], workdir: Path, config: Config) -> list[Writer]:
-    """A writer for each name ("tensorboard", "wandb"). Call it on one process only."""
+def check_writers(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in WRITERS:
             raise unknown("writer", name, WRITERS)
+
+
+def make_writers(names: tuple[str, ...], workdir: Path, config: Config) -> list[Writer]:
+    """A writer for each name ("tensorboard", "wandb"). Call it on one process only."""
+    check_writers(names)
     return [_Droppable(name, WRITERS[name](Path(workdir), config)) for name in names]
 
 

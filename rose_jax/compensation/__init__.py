@@ -15,3 +15,6 @@ COMPENSATIONS: dict[str, Callable[[Config], Compensation]] = {
     "own": own.make,
     "gd_oracle": gd_oracle.make,
 }
+
+# Sections of the config that one reads beside `evolution`.
+COMPENSATION_OPTIONS: dict[str, tuple[str, ...]] = {name: (name,) for name in ("sdc", "adc", "ldc")}

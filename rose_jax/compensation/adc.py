@@ -5,7 +5,6 @@ a jitted function, not a loop inside one: on the CPU a convolution's gradient is
 """
 
 import functools
-import logging
 from collections.abc import Callable
 
 import jax
@@ -26,16 +25,17 @@ def make(config: Config) -> Compensation:
         images, features = _augmented_images(view, key, old)
         classes = old_classes(memory, view.stage)
         moved, failed = compensate(
-            view.encoder.apply, old, new, images, features, np.asarray(memory.mean)[classes], options
+            view.encoder.apply,
+            old,
+            new,
+            images,
+            features,
+            np.asarray(memory.mean)[classes],
+            options,
+            view.pause,
         )
-        if failed:
-            logging.info(
-                "adc: stage %d: the search failed for %d of %d old classes; when_none_succeeds=%s",
-                view.stage,
-                failed,
-                len(classes),
-                options.when_none_succeeds,
-            )
+        # Whole numbers add up over the stages (results.py).
+        view.notes.update(failed_searches=failed, searches=len(classes))
         return replace_means(memory, classes, moved), None  # a translation of each class
 
     return Compensation(move)
@@ -49,6 +49,7 @@ def compensate(
     features: np.ndarray,
     prototypes: np.ndarray,
     options: ADC,
+    pause: Callable[[], None] = lambda: None,
 ) -> tuple[np.ndarray, int]:
     """Prototypes [k, d] after the drift of each one's adversarial images, and how many searches found none.
 
@@ -60,6 +61,7 @@ def compensate(
     moved = np.array(prototypes, np.float32)
     failed = 0
     for k, prototype in enumerate(np.asarray(prototypes, np.float32)):
+        pause()
         nearest = nearest_images(features, prototype, options.samples)
         candidates = jnp.asarray(images[nearest])
         found = candidates

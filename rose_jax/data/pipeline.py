@@ -189,12 +189,18 @@ class Pipeline:
 
     # Features under the test transform.
 
-    def encode(self, variables, name: str, indices: np.ndarray) -> tuple[np.ndarray, float]:
-        """Features [n, d] of some images of a split, in the order given, and seconds without compilation."""
+    def encode(
+        self, variables, name: str, indices: np.ndarray, pause: Callable[[], None] = lambda: None
+    ) -> tuple[np.ndarray, float]:
+        """Features [n, d] of some images of a split, in the order given, and seconds without compilation.
+
+        pause: called before each batch; it may raise.
+        """
         size = self.layout.padded(self.config.test.batch_size)
         features: list[np.ndarray] = []
         seconds = 0.0
         for images, index, count in self._encode_batches(name, indices, size):
+            pause()
             if name not in self._warm:  # compile outside the clock
                 self._encode(variables, images, index).block_until_ready()
                 self._warm.add(name)

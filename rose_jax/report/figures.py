@@ -38,7 +38,7 @@ def draw(groups: Sequence[Group], names: Sequence[str] | None = None) -> dict[st
         "drift_cosines": lambda: drift(groups[0]),
         "cost": lambda: cost(groups[0]),
     }
-    for study in studies.of(groups[0]):
+    for study in (study for study in studies.of(groups[0]) if study.figure is not None):
         makers[study.name] = functools.partial(study.draw, groups[0].title)
     wanted = {name: make for name, make in makers.items() if names is None or name in names}
     drawn = {name: (_png(make, "light"), _png(make, "dark")) for name, make in wanted.items()}

@@ -95,14 +95,18 @@ def rows(data: Data, title: str) -> Figure | None:
     if not series:
         return None
     values = np.array([one["y"][0] for one in series], float)
+    reaches = np.nan_to_num([_column(one.get("std") or [None])[0] for one in series])
     figure = Figure(figsize=(6.6, 1.2 + 0.34 * len(series)), layout="constrained")
     axes = figure.subplots()
-    for level, (one, value) in enumerate(zip(series, values, strict=True)):
-        drawn = axes.barh(level, value, height=0.68, **_fill(one))
-        axes.bar_label(drawn, [f"{value:.3g}"], padding=4, fontsize=10)
+    ink = axes.xaxis.label.get_color()
+    for level, (one, value, reach) in enumerate(zip(series, values, reaches, strict=True)):
+        axes.barh(level, value, height=0.68, **_fill(one))
+        axes.errorbar(value, level, xerr=reach or None, fmt="none", ecolor=ink, elinewidth=1.2)
+        text = axes.annotate(f"{value:.3g}", (value + reach, level), xytext=(4, 0), textcoords="offset points")
+        text.set(va="center", fontsize=10)
     axes.set_yticks(range(len(series)), [_label(one) for one in series])
     axes.invert_yaxis()
-    axes.set(xlabel=one_line(data["x"]), xlim=(0, values.max() * 1.14 or 1))
+    axes.set(xlabel=one_line(data["x"]), xlim=(0, (values + reaches).max() * 1.14 or 1))
     axes.set_title(title)
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from rose_jax.report.runs import one_line
 from rose_jax.report.tables import Table
 
 SCHEMA = 1
+RESERVED = ("confusion", "matrix", "drift_cosines", "cost")  # figures of the report itself
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ def read(path: Path) -> StudyFile | None:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if raw["schema"] != SCHEMA:
             return None
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", raw["study"]) or raw["study"] in RESERVED:
+            return None  # it becomes the name of a file
         table = raw["table"]
         header = tuple(one_line(cell) for cell in table["header"])
         rows = tuple(tuple(one_line(cell) for cell in row) for row in table["rows"])

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
-        names = chosen(flags.names)
+        names = chosen(flags.names, flags.thorough)
         cache_compilations()
         with Progress() as progress:
             done = sum([study_run(workdir, names, flags, progress) for workdir in dict.fromkeys(flags.workdir)])
@@ -63,15 +63,16 @@ def study_run(workdir: Path, names: Sequence[str], flags: argparse.Namespace, pr
     return done
 
 
-def chosen(names: str) -> list[str]:
-    """The studies that a comma-separated list names; "all" is every one."""
+def chosen(names: str, thorough: bool = False) -> list[str]:
+    """The studies that a comma-separated list names; "all" leaves out those that take longer than all others."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not wanted:
         raise UserError(f"No study to run. Known: {', '.join(STUDIES)}, all.")
     for name in wanted:
         if name not in STUDIES and name != "all":
             raise unknown("study", name, [*STUDIES, "all"])
-    return list(STUDIES) if "all" in wanted else list(dict.fromkeys(wanted))
+    every = [name for name, study in STUDIES.items() if thorough or not study.long or name in wanted]
+    return every if "all" in wanted else list(dict.fromkeys(wanted))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m rose_jax.study",
         description="The paper's studies on a trained run; nothing is trained. Each writes studies/NAME.json and "
         "figures/NAME.png in the workdir, and report.html gets a section.",
-        epilog="Studies: " + "; ".join(f"{name}: {study.title}" for name, study in STUDIES.items()),
+        epilog="Studies: "
+        + "; ".join(f"{name}: {study.title}" for name, study in STUDIES.items())
+        + f". all: every one but {', '.join(name for name, study in STUDIES.items() if study.long)}.",
     )
     parser.add_argument("names", metavar="NAME[,NAME...]", help="studies, or all")
     parser.add_argument("--workdir", type=Path, nargs="+", required=True, metavar="RUN", help="finished runs")
@@ -88,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help="also what takes long: gd_queue from every start (samples), ADC and LDC where not scored (drift)",
+        help="also what takes long: gd_queue from every start (samples), ADC and LDC on every trajectory (drift); and "
+        "in `all` the studies that it leaves out otherwise",
     )
     return parser
 

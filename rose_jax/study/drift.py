@@ -17,8 +17,8 @@ from rose_jax.study.subject import Finding, Subject, Unsupported
 
 # What moves prototypes on any trajectory; a pass of these costs features only.
 CHEAP = ("projector", "gd", "gd_queue", "gd_oracle", "rose")
-# These read D_t anew. Where the run has not scored them they are asked about the last stage alone; those after the
-# first take many forward passes, so only a thorough study asks them.
+# These read D_t anew. Where the run has not scored them they are asked about the last stage alone. Those after the
+# first take many forward passes, so of several trajectories only the first is asked, unless the study is thorough.
 DEAR = ("sdc", "adc", "ldc")
 
 
@@ -29,11 +29,11 @@ def run(subject: Subject) -> Finding:
     benches = [subject.bench(objective) for objective in subject.objectives()]
     if not cosines and not benches:
         raise Unsupported("neither results.json nor checkpoints/ say anything about drift")
-    dear = DEAR if subject.thorough else DEAR[:1]
+    asked = [(bench, DEAR if subject.thorough or bench is benches[0] else DEAR[:1]) for bench in benches]
     if benches:
-        subject.expect(len(benches) * (len(CHEAP) + len(dear)))
+        subject.expect(sum(len(CHEAP) + len(dear) for _, dear in asked))
     alone = []
-    for bench in benches:
+    for bench, dear in asked:
         truth = results_lib.true_means(bench.trajectory, bench.pipeline, subject.opened().work)
         for method in (*CHEAP, *dear):
             name = _name(bench.objective, method)
@@ -54,7 +54,7 @@ def run(subject: Subject) -> Finding:
     ]
     missing = [method for method in DEAR if not any(name.split("+")[-1] == method for name in cosines)]
     if missing:
-        notes.append(f"Not scored in this run: {', '.join(missing)}; --thorough asks them about the last stage.")
+        notes.append(f"Not scored in this run: {', '.join(missing)}.")
     if alone:
         notes.append(f"{', '.join(alone)}: asked about the last stage alone, from the projector's prototypes.")
     bars = [{"method": name.split("+")[-1], "label": name, "y": c} for name, c in cosines.items()]

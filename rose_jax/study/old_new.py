@@ -10,9 +10,11 @@ ROWS = {"cold": ("base", "projector", "ldc", "rose"), "warm": ("base", "projecto
 def run(subject: Subject) -> Finding:
     scores = subject.run.scores
     wanted = ROWS.get(subject.run.start, ROWS["cold"])
+    if all(score.old is None for score in scores.values()):
+        raise Unsupported("the run has one task, so that no class is old")
     rows = [name for name in wanted if name in scores and scores[name].old is not None]
     if "rose" not in rows or len(rows) < 2:
-        raise Unsupported(f"results.json must hold rose and one more of {', '.join(wanted)}")
+        raise Unsupported(f"results.json must hold rose and one more of {', '.join(wanted[:-1])}")
     split = "last task against the rest" if subject.run.start != "warm" else "first task against the rest"
     numbers = {name: {"old": scores[name].old, "new": scores[name].new, "all": scores[name].last} for name in rows}
     table = Table(

@@ -11,9 +11,12 @@ FIELDS = ("last", "average", "old", "new", "forgetting", "drift_cosine")
 
 def run(subject: Subject) -> Finding:
     mine = _group(subject)
-    if len(mine.runs) < 2:
-        raise Unsupported("one run has no deviation: give --workdir several that differ in the seed alone")
     seeds = [run.seed for run in mine.runs]
+    if len(seeds) < 2:
+        raise Unsupported("one run has no deviation: give --workdir several that differ in the seed alone")
+    twice = sorted({seed for seed in seeds if seeds.count(seed) > 1}, key=str)
+    if twice:
+        raise Unsupported(f"several of the runs have seed {twice[0]}: copies of one run have no deviation")
     numbers = {
         method: {field: [getattr(score, field) for score in mine.scores(method)] for field in FIELDS}
         for method in mine.methods
@@ -22,11 +25,11 @@ def run(subject: Subject) -> Finding:
     for method in mine.methods:
         cells = [tell.cell(numbers[method][field], 3 if field == "drift_cosine" else 2) for field in FIELDS]
         std = subject.paper_spread(method)
-        rows.append((method, *cells, std))
+        rows.append((mine.label(method), *cells, std))
     notes = (f"Mean ± sample deviation over {len(seeds)} runs, seeds {', '.join(map(str, seeds))}.",)
     header = ("method", *(field.replace("_", " ") for field in FIELDS), "paper last")
-    bars = [tell.series(method, method, [numbers[method]["last"]]) for method in mine.methods]
-    figure = {"kind": "bars", "y": "last accuracy, %", "groups": ["all classes"], "series": bars}
+    bars = [tell.series(method, mine.label(method), [numbers[method]["last"]]) for method in mine.methods]
+    figure = {"kind": "rows", "x": "last accuracy, %", "series": bars}
     says = "; ".join(f"{method} {tell.cell(numbers[method]['last'])}" for method in mine.methods)
     both = [
         (r.scores["rose"].last, r.scores["projector"].last)
@@ -41,5 +44,6 @@ def run(subject: Subject) -> Finding:
 
 def _group(subject: Subject) -> Group:
     """The runs of the command that share everything but the seed with this one."""
-    groups = group([load(workdir) for workdir in dict.fromkeys(subject.others)])
+    workdirs = {workdir.resolve(): workdir for workdir in (*subject.others, subject.workdir)}  # each once
+    groups = group([load(workdir) for workdir in workdirs.values()])
     return next(g for g in groups if any(run.workdir == subject.workdir for run in g.runs))

@@ -5,8 +5,9 @@ import pytest
 from rose_jax.config import Config, validate
 from rose_jax.errors import UserError
 from rose_jax.methods import METHODS, Row, resolve
+from rose_jax.options import scoring_digest
 from rose_jax.testtime.evolve import part_size
-from rose_jax.workdir import difference, scoring_digest
+from rose_jax.workdir import difference
 
 
 def test_every_row_may_be_whitened():
@@ -58,9 +59,10 @@ def test_nonsense_is_refused(options, words):
 def test_options_of_the_metric_name_the_outcomes_of_whitened_rows_alone():
     before, after = Config(), Config()
     after.metric.ridge = 0.5
-    assert scoring_digest(before) == scoring_digest(after)
-    assert scoring_digest(before, "whitened") != scoring_digest(after, "whitened")
-    assert scoring_digest(before, "whitened") != scoring_digest(before)
+    rose, whitened = METHODS["rose"], resolve(["rose_whitened"])["rose_whitened"]
+    assert scoring_digest(before, rose) == scoring_digest(after, rose)
+    assert scoring_digest(before, whitened) != scoring_digest(after, whitened)
+    assert scoring_digest(before, whitened) != scoring_digest(before, rose)
     assert difference(as_dict(before), as_dict(after)) == []
 
 

@@ -75,7 +75,7 @@ def test_contents(make_run, no_drawing):
         "curves.png",
         "confusion.png",
         "matrix.png",
-        "drift.png",
+        "drift_cosines.png",
         "cost.png",
     ]
     for name in ("report.html", "report.md", "report.csv", *(f"figures/{p.name}" for p in written.figures)):

@@ -91,6 +91,10 @@ def damaged(*path, value=None):
         damaged("table"),
         damaged("table", "rows", value=[["1"]]),
         damaged("seconds", value="long"),
+        damaged("study", value="../../elsewhere"),
+        damaged("study", value="x](http://example.org) <b>"),
+        damaged("study", value="matrix"),
+        damaged("study", value=7),
     ],
 )
 def test_what_is_not_a_study_is_left_out(make_run, no_drawing, content):

@@ -1,5 +1,6 @@
 """What a user can get wrong, and the message each mistake gets. (Data files: tests/data.)"""
 
+import errno
 import json
 import subprocess
 import sys
@@ -12,10 +13,11 @@ from configs.digits_cold5 import get_config
 from rose_jax import experiment
 from rose_jax.config import Config, validate
 from rose_jax.errors import UserError
-from rose_jax.methods import resolve
+from rose_jax.methods import METHODS, resolve
+from rose_jax.options import scoring_digest
 from rose_jax.sharding import Layout
 from rose_jax.train.loop import Window
-from rose_jax.workdir import Workdir, scoring_digest
+from rose_jax.workdir import Workdir
 
 
 def test_unknown_method_names_the_nearest():
@@ -129,11 +131,80 @@ def test_encoders_can_be_scored_with_other_options(tmp_path):
     config = get_config()
     with Workdir(tmp_path, config):
         pass
-    digest = scoring_digest(config)
+    before = {name: scoring_digest(config, row) for name, row in METHODS.items()}
     config.evolution.alpha = 0.02
     with Workdir(tmp_path, config):
         pass
-    assert scoring_digest(config) != digest, "their outcomes are kept apart"
+    after = {name: scoring_digest(config, row) for name, row in METHODS.items()}
+    assert all(before[name] != after[name] for name in METHODS), "their outcomes are kept apart"
+    config.adc.step_norm = "image"
+    with Workdir(tmp_path, config):
+        pass
+    changed = [name for name, row in METHODS.items() if scoring_digest(config, row) != after[name]]
+    assert changed == ["adc"], "a method's own switch concerns no other row"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "7"])
+def test_a_damaged_config_is_named(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match="config.json is not the config of a run"), Workdir(tmp_path, get_config()):
+        pass
+
+
+def test_a_misspelt_writer_overwrites_nothing(tmp_path):
+    config = get_config()
+    with Workdir(tmp_path, config):
+        (tmp_path / "results.json").write_text("{}")
+    config.seed = 1
+    with (
+        pytest.raises(UserError, match="Unknown writer 'tensorbord'"),
+        Workdir(tmp_path, config, overwrite=True, writers=("tensorbord",)),
+    ):
+        pass
+    assert (tmp_path / "results.json").exists()
+
+
+def test_what_cannot_be_removed_is_not_taken_for_the_new_run(tmp_path, monkeypatch):
+    config = get_config()
+    with Workdir(tmp_path, config):
+        (tmp_path / "checkpoints").mkdir()
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("rose_jax.workdir.shutil.rmtree", refuse)
+    config.seed = 1
+    with pytest.raises(UserError, match="cannot remove .*checkpoints: Permission denied"):  # noqa: SIM117
+        with Workdir(tmp_path, config, overwrite=True):
+            pass
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
+
+
+def test_what_a_kill_left_is_cleared_away(tmp_path):
+    leftovers = [
+        ".results.json.ab12_xyz",
+        "scores/.rose.npz.ab12_xyz",
+        "checkpoints/base/.stage_000.json.ab12_xyz",
+    ]
+    leftovers.append(".shared_123")
+    kept = [".lock", ".hidden", "scores/.rose.npz", "notes.txt"]
+    for name in (*leftovers, *kept):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    with Workdir(tmp_path, get_config()):
+        assert not any((tmp_path / name).exists() for name in leftovers)
+        assert all((tmp_path / name).exists() for name in kept)
+
+
+def test_a_number_of_processes_without_their_coordinator():
+    for flag in ("--num_processes=2", "--process_id=0"):
+        done = subprocess.run(
+            [sys.executable, "-m", "rose_jax.main", "--config", "configs/digits_cold5.py", flag],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert "belong together" in done.stderr
 
 
 def test_too_little_space_is_said_at_the_start(tmp_path):

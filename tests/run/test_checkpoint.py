@@ -1,5 +1,6 @@
 """Checkpoints that are whole or not there."""
 
+import errno
 import logging
 import threading
 
@@ -95,6 +96,30 @@ def test_a_full_disk_is_one_clear_error_and_leaves_the_earlier_one(checkpoints, 
         checkpoints.wait()
     assert checkpoints.usable("stage_000")
     assert not checkpoints.usable("stage_001")
+
+
+def test_what_cannot_be_read_now_is_not_taken_for_damaged(checkpoints, monkeypatch):
+    checkpoints.save("stage_000", tree(0))
+    checkpoints.wait()
+
+    def away(folder):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rose_jax.checkpoint._checksums", away)
+        with pytest.raises(UserError, match=r"stage_000 cannot be read: Stale file handle. Nothing was changed"):
+            checkpoints.usable("stage_000")
+    assert checkpoints.usable("stage_000")
+
+
+def test_other_failures_are_not_blamed_on_the_disk(checkpoints, monkeypatch):
+    def dead(*args, **kwargs):
+        raise RuntimeError("a peer has left")
+
+    monkeypatch.setattr(checkpoints._checkpointer, "save", dead)
+    with pytest.raises(RuntimeError, match="a peer has left") as caught:
+        checkpoints.save("stage_001", tree(1))
+    assert "stage_001 was written" in caught.value.__notes__[0]
 
 
 def test_attempts_are_those_that_were_cut_short_too(checkpoints, tmp_path):

@@ -1,15 +1,17 @@
 """A run from images to results, on three tasks of digits: contract, resume, leaks."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
 from configs.digits_cold5 import get_config
-from rose_jax import experiment
+from rose_jax import experiment, hosts
 from rose_jax.data import sources
 from rose_jax.sharding import Layout
+from rose_jax.stage import Stage
 
 SCORE_KEYS = {"last", "average", "per_stage", "matrix", "old", "new", "forgetting", "ms_per_image", "drift_cosine"}
 
@@ -53,6 +55,45 @@ def test_results_keep_the_contract(finished):
 def test_first_stage_is_the_same_for_every_row(finished):
     scores = finished[1]["scores"]
     assert len({score["per_stage"][0] for score in scores.values()}) == 1
+
+
+def test_a_notice_is_answered_in_the_middle_of_a_stream(finished, tmp_path, monkeypatch):
+    """And the stream that was under way starts over."""
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir)
+    shutil.rmtree(workdir / "scores")
+    calls = 0
+
+    def asked(self):
+        nonlocal calls
+        calls += 1
+        return calls == 3  # after training, before the first batch, before the second
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hosts.Preemption, "asked", asked)
+        with pytest.raises(hosts.Preempted, match="starts over"):
+            experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
+    assert not list((workdir / "scores").glob("*.npz")), "not at the end of a stream"
+    again = experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
+    assert {k: v["per_stage"] for k, v in again["scores"].items()} == {
+        k: v["per_stage"] for k, v in finished[1]["scores"].items()
+    }
+
+
+def test_long_things_may_be_interrupted(finished):
+    calls = []
+    with experiment.open_run(finished[0], layout=Layout(jax.devices()[:1])) as run:
+        trajectory = run.trajectory("base")
+        stream = np.arange(300)
+        view = Stage(run.pipeline, 2, trajectory, stream, lambda: calls.append(1))
+        for act in (
+            lambda: view.test_features(2),
+            lambda: view.train_features(1),
+            lambda: list(view.train_batches(jax.random.key(0), 1)),
+        ):
+            calls.clear()
+            act()
+            assert len(calls) >= 2
 
 
 def test_a_rerun_reads_everything_back(finished, monkeypatch):

@@ -48,7 +48,7 @@ def launch(tmp_path):
 
     def start(arguments, devices, address="", process=-1):
         environment = os.environ | {
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=8", f"device_count={devices}"),
             "NPROC": "16",
             "JAX_PLATFORMS": "cpu",
             "JAX_ENABLE_X64": "0" if "--config.model.compute_dtype=float32" in arguments else "1",

@@ -76,8 +76,8 @@ def test_without_variation_a_pass_is_the_run(finished, bench, method):
 def test_samples_ends_at_the_run(studied, finished):
     last = record(studied[0], "samples")["numbers"]["last"]
     for method in ("base", "rose"):
-        assert last[method][-1] == [finished[1]["scores"][method]["last"]]
-    assert [len(draws) for draws in last["rose"]] == [2, 2, 1]
+        assert last[method][-1][0] == finished[1]["scores"][method]["last"]
+    assert [len(draws) for draws in last["rose"]] == [2, 2, 2]
 
 
 def test_samples_are_nested_and_as_many_of_each_class(bench):
@@ -200,3 +200,26 @@ def test_drift_agrees_with_the_run(studied, finished):
         assert cosines[method] == finished[1]["scores"][method]["drift_cosines"]
     assert {"gd_oracle", "gd_queue", "base+sdc", "base+adc", "base+ldc"} <= set(cosines)
     assert all(len(values) == 7 for values in cosines.values())
+
+
+def test_the_ends_of_the_scale(studied, bench, subject):
+    """The head's and the true means' accuracies, from the images on."""
+    saved = record(studied[0], "oracle")["numbers"]
+    last, pipeline = bench.stages - 1, bench.pipeline
+    variables = bench.trajectory[last].variables
+    stream, labels = bench.own_streams[last], bench.labels[bench.own_streams[last]]
+    test, _ = pipeline.encode(variables, "test", stream)
+    means = []
+    for label in range(bench.scenario.num_classes):
+        features, _ = pipeline.encode(variables, "train", np.flatnonzero(pipeline.labels["train"] == label))
+        means.append(features.astype(np.float64).mean(0))
+    means = np.array(means)
+    cosines = test @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
+    right = cosines.argmax(1) == labels
+    by_class = [100 * right[labels == label].mean() for label in np.unique(labels)]
+    np.testing.assert_allclose(saved["true_means_last"], np.mean(by_class), atol=1e-6)
+    head = bench.trajectory[last].head["weight"]
+    scores = test @ (head / np.linalg.norm(head, axis=1, keepdims=True)).T
+    right = scores.argmax(1) == labels
+    by_class = [100 * right[labels == label].mean() for label in np.unique(labels)]
+    np.testing.assert_allclose(saved["head_per_stage"][-1], np.mean(by_class), atol=1e-6)

@@ -12,7 +12,7 @@ import pytest
 from rose_jax import hosts
 from rose_jax.progress import Progress
 from rose_jax.study import STUDIES
-from rose_jax.study.__main__ import main
+from rose_jax.study.__main__ import chosen, main
 from rose_jax.study.bank import Bank, LightSnapshot
 
 
@@ -72,6 +72,33 @@ def test_seeds_are_averaged_over_workdirs(finished, tmp_path):
         (row,) = (row for row in saved["table"]["rows"] if row[0] == "rose")
         assert row[1] == "53.00 ± 3.61"
         assert saved["options"]["seeds"] == [0, 1, 2]
+
+
+def test_copies_of_a_run_have_no_deviation(finished, tmp_path, capsys):
+    for name in ("a", "b"):
+        shutil.copytree(finished[0], tmp_path / name, ignore=shutil.ignore_patterns("checkpoints", "scores"))
+    twice = [str(tmp_path / "a"), str(tmp_path / "b" / ".." / "a")]
+    assert main(["seeds", "--workdir", *twice]) == 2
+    assert "one run has no deviation" in capsys.readouterr().err
+    assert main(["seeds", "--workdir", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "several of the runs have seed 0" in capsys.readouterr().err
+
+
+def test_a_run_of_one_task_has_no_old_classes(finished, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished[0], workdir, ignore=shutil.ignore_patterns("checkpoints", "scores"))
+    results = json.loads((workdir / "results.json").read_text())
+    for score in results["scores"].values():
+        score["old"] = None
+    (workdir / "results.json").write_text(json.dumps(results))
+    assert main(["old_new", "--workdir", str(workdir)]) == 2
+    assert "no class is old" in capsys.readouterr().err
+
+
+def test_all_leaves_out_what_takes_longest():
+    assert chosen("all") == [name for name in STUDIES if name != "metric"]
+    assert chosen("all", thorough=True) == chosen("all,metric") == list(STUDIES)
+    assert chosen("metric") == ["metric"]
 
 
 def test_features_are_kept_once_and_read_back(subject, monkeypatch):

@@ -131,12 +131,16 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
         plain = class_means(view, variables, num_classes, stage)
         origin, mean = plain.origin, plain.mean
         if prev is not None:
-            moved = np.array(prev.extra["mean"])
-            moved[:offset] += elastic_drift(pairs, moved[:offset], np.asarray(prev.extra["efm"]), options.sigma)
+            kept_means = np.asarray(prev.extra["mean"])
+            drift = np.zeros_like(kept_means)
+            drift[:offset] = elastic_drift(
+                pairs, kept_means[:offset], np.asarray(prev.extra["efm"]), options.sigma
+            )
             old = jnp.arange(num_classes) < offset
-            extra["mean"] = jnp.where(old[:, None], moved, extra["mean"])
+            extra["mean"] = jnp.where(old[:, None], kept_means + drift, extra["mean"])
             extra["factor"] = jnp.where(old[:, None, None], prev.extra["factor"], extra["factor"])
-            mean = jnp.where(old[:, None], extra["mean"], plain.mean)
+            # Beside them the means of plain images, moved alike: what others evolve, and what the drift is read from.
+            mean = jnp.where(old[:, None], prev.memory.mean + drift, plain.mean)
             origin = jnp.where(old, prev.memory.origin, plain.origin)
         return Snapshot(
             variables, trainable["head"], trainable["projector"], ClassMemory(mean, origin), extra=extra
