@@ -18,11 +18,21 @@ def cosine(prototypes: jax.Array, seen: jax.Array, feature: jax.Array) -> jax.Ar
     return jnp.where(seen[None, :], scores, -jnp.inf)
 
 
-def ncm(config: Config) -> Classifier:
-    def logits(params, memory: ClassMemory, feature):
-        return cosine(memory.mean, memory.origin >= 0, feature)
+def euclidean(prototypes: jax.Array, seen: jax.Array, feature: jax.Array) -> jax.Array:
+    """-|f(x) - p_c|^2 up to a term that all classes share."""
+    scores = 2 * matmul(feature, prototypes.T) - jnp.sum(jnp.square(prototypes), 1)[None, :]
+    return jnp.where(seen[None, :], scores, -jnp.inf)
 
-    return Classifier(lambda previous, memory, view: {}, logits, metric=lambda params: None)
+
+def ncm(config: Config) -> Classifier:
+    plain = config.test.distance == "cosine"
+    nearest = cosine if plain else euclidean
+
+    def logits(params, memory: ClassMemory, feature):
+        return nearest(memory.mean, memory.origin >= 0, feature)
+
+    # An evolution knows the cosine by itself; by any other distance it is scored batch by batch.
+    return Classifier(lambda previous, memory, view: {}, logits, metric=(lambda params: None) if plain else None)
 
 
 def head(config: Config) -> Classifier:

@@ -70,7 +70,8 @@ class Loss:
     supcon_weight: float = 0.1  # lambda_2
     supcon_temperature: float = 0.07
     supcon_denominator: str = "negatives_and_self"  # | negatives (as printed) | all (Khosla et al.)
-    expand_labels: bool = False  # FCS's rotations and mixtures as classes, and its second view for the contrast
+    expand_labels: bool = False  # FCS's rotations and mixtures as classes
+    second_view: bool = True  # with expanded labels: contrast with FCS's second view; False: within the batch
 
 
 @dataclass
@@ -181,6 +182,7 @@ class FCS:
 
 @dataclass
 class Test:
+    distance: str = "cosine"  # of the nearest prototype | euclidean, as LDC's paper prints it
     batch_size: int = 128
     batches_per_call: int = 8  # batches in one scan; the last call is padded
 
@@ -239,6 +241,7 @@ CHOICES = {
     "metric.error": ("none", "task", "stream"),
     "metric.kind": ("cosine", "lda"),
     "metric.shrinkage": ("fixed", "ledoit_wolf"),
+    "test.distance": ("cosine", "euclidean"),
     "lwf.schedule": ("rose", "official"),
     "adc.step_norm": ("batch", "image"),
     "adc.rivals": ("as_moved", "unmoved"),
@@ -261,10 +264,9 @@ POSITIVE = (
     "evolution.evolve_every",
     "adc.samples",
     "adc.steps",
-    "efc.prototype_batch",
-    "efc.recipe.batch_size",
-    "fcs.prototype_batch",
-    "fcs.recipe.batch_size",
+    "ldc.epochs",
+    *(f"{name}.{key}" for name in ("efc", "fcs") for key in ("prototype_batch", "recipe.batch_size")),
+    *(f"{name}.recipe.{part}.epochs" for name in ("efc", "fcs") for part in ("first", "later")),
     "test.batch_size",
     "test.batches_per_call",
 )
@@ -289,13 +291,19 @@ def validate(config: Config) -> Config:
         raise UserError("config.scenario.first_classes is for warm start; a cold one has equal tasks.")
     if config.evolution.alpha < 0:
         raise UserError(f"config.evolution.alpha is {config.evolution.alpha}; it must not be negative.")
+    for key in ("sdc.sigma", "efc.sigma"):
+        if not 0 < get(config, key) < math.inf:
+            raise UserError(f"config.{key} is {get(config, key)}; it must be a positive number.")
+    if not config.sdc.floor >= 0:
+        raise UserError(f"config.sdc.floor is {config.sdc.floor}; it must not be negative.")
     _validate_metric(config.metric)
     if config.model.compute_dtype == "float64" and not _x64():
         raise UserError("config.model.compute_dtype float64 needs the environment variable JAX_ENABLE_X64=1.")
-    for kind in ("first", "later"):
-        schedule = getattr(config.train, kind)
-        if list(schedule.milestones) != sorted(set(schedule.milestones)):
-            raise UserError(f"config.train.{kind}.milestones {schedule.milestones} must increase.")
+    for key in ("train", "lwf.official", "efc.recipe", "fcs.recipe"):
+        for kind in ("first", "later"):
+            milestones = get(config, f"{key}.{kind}.milestones")
+            if list(milestones) != sorted(set(milestones)):
+                raise UserError(f"config.{key}.{kind}.milestones {milestones} must increase.")
     return config
 
 

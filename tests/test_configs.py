@@ -67,6 +67,43 @@ def test_hyper_parameters_are_the_paper_s(name):
     assert f"--config configs/{name}.py" in text
 
 
+# What the authors of the compared methods use: (batch, first task, later tasks), each (epochs, lr, milestones, decay).
+ADAM_EFC = (64, (100, 1e-3, (45, 90), 2e-4), (100, 1e-4, (), 2e-4))
+ADAM_FCS = (64, (101, 1e-3, (45, 90), 2e-4), (101, 1e-3, (45, 90), 2e-4))
+SGD_EFC = (64, (160, 0.1, (80, 120, 150), 5e-4), (100, 1e-5, (), 2e-4))
+SGD_FCS = (64, (161, 0.1, (80, 120, 150), 5e-4), (61, 1e-3, (25, 50), 2e-4))
+EFC_IMAGES = {"cifar100": ("padded_resized_crop", 4), "tiny": ("crop_flip", 8), "imagenet100": ("", 4)}
+
+
+def recipe_of(recipe):
+    def plain(schedule):
+        return schedule.epochs, schedule.lr, schedule.milestones, schedule.weight_decay
+
+    return recipe.batch_size, plain(recipe.first), plain(recipe.later)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_hyper_parameters_of_the_compared_methods(name):
+    config, dataset = get_config(name), name.split("_")[0]
+    imagenet, warm = dataset == "imagenet100", "warm" in name
+    efc, fcs = config.efc, config.fcs
+    assert recipe_of(efc.recipe) == (SGD_EFC if imagenet else ADAM_EFC)
+    assert recipe_of(fcs.recipe) == (SGD_FCS if imagenet else ADAM_FCS)
+    assert efc.first_optimizer == fcs.first_optimizer == ("sgd" if imagenet else "adam")
+    assert (efc.efm_weight, efc.damping, efc.sigma, efc.prototype_batch) == (10, 0.1, 0.2, 64)
+    assert (efc.augment, efc.pad, efc.head_lr_factor) == (*EFC_IMAGES[dataset], 10 if imagenet else 1)
+    assert (fcs.distill_weight, fcs.transfer_weight, fcs.prototype_weight, fcs.prototype_batch) == (10, 1, 10, 64)
+    assert fcs.contrast_weight == (0.03 if name.endswith("20") or imagenet else 0.1)
+    if warm:  # LDC's authors have no warm start
+        assert config.lwf.official.first.epochs == 0
+    else:
+        later = (100, 0.001 if dataset == "tiny" else 0.05, (45, 90), 2e-4)
+        assert recipe_of(config.lwf.official) == (128, (200, 0.1, (60, 120, 160), 5e-4), later)
+    assert config.loss.expand_labels == config.lwf.expand_labels == (warm and not imagenet)
+    assert (config.sdc.sigma, config.ldc.epochs, config.ldc.lr) == (0.3, 20, 1e-3)
+    assert (config.adc.samples, config.adc.steps, config.adc.alpha) == (100, 3, 25)
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_every_setting_builds_and_shape_checks(name, one_device):
     """Both training programs and the encoder, by jax.eval_shape: no arithmetic."""

@@ -28,10 +28,11 @@ def weighted_drift(
     """sum_i w_ci (z'_i - z_i) / sum_i w_ci with w_ci = exp(-|z_i - p_c|^2 / 2 sigma^2) + floor. [k, d], float64
 
     old, new: [n, d], the same images under both encoders; prototypes: [k, d]. With the floor, a prototype that
-    no image is near moves by the mean drift; without it, its weights underflow and it stays.
+    no image is near moves by the mean drift; without it, by that of the nearest images, however far they are.
     """
     old, new, prototypes = (np.asarray(x, np.float64) for x in (old, new, prototypes))
-    weights = np.exp(-squared_distances(prototypes, old) / (2 * sigma**2)) + floor
-    total = weights.sum(1, keepdims=True)
-    moved = weights @ (new - old)
-    return np.divide(moved, total, out=np.zeros_like(moved), where=total > 0)
+    exponents = -squared_distances(prototypes, old) / (2 * sigma**2)
+    if not floor:  # a common factor changes nothing, and keeps the largest weight from underflowing
+        exponents -= exponents.max(1, keepdims=True)
+    weights = np.exp(exponents) + floor
+    return weights @ (new - old) / weights.sum(1, keepdims=True)

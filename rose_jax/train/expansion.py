@@ -36,7 +36,9 @@ class Expansion(NamedTuple):
         return self.lasting + self.pairs[0 if first_task else 1]
 
 
-def make_expansion(expand: bool, config: Config, num_classes: int, transform: Callable) -> Expansion:
+def make_expansion(
+    expand: bool, config: Config, num_classes: int, transform: Callable, second_view: bool = True
+) -> Expansion:
     """transform: (key, uint8 images) -> augmented and normalised ones."""
     if not expand:
         return Expansion(
@@ -51,12 +53,14 @@ def make_expansion(expand: bool, config: Config, num_classes: int, transform: Ca
     lasting = views.ROTATIONS * num_classes
 
     def batch(key, images, labels, mask, task: Task) -> Batch:
-        """[B] -> 4B rotated and 4B mixed images, and the 4B of the second view, rotated alike, in `extra`."""
+        """[B] -> 4B rotated and 4B mixed images, and the 4B of the second view, rotated alike, in `extra` if asked for."""
         augment_key, mix_key, view_key = jax.random.split(key, 3)
         augmented = transform(augment_key, images)
         turned, turned_labels = views.rotations(augmented, labels)
         mixed = views.mix_classes(mix_key, augmented, labels, task.offset, mask)
-        second, _ = views.rotations(normalise(views.second_view(view_key, images)), labels)
+        second = None
+        if second_view:
+            second, _ = views.rotations(normalise(views.second_view(view_key, images)), labels)
         return Batch(
             jnp.concatenate([turned, mixed.images]),
             jnp.concatenate([turned_labels, lasting + mixed.pair]),
@@ -99,15 +103,17 @@ def contrast(
     batch: Batch,
     temperature: float,
     denominator: str,
+    lasting: int,
     extra_keys: tuple[jax.Array, jax.Array] | None = None,
 ) -> jax.Array:
     """Eq. 5 within the batch, or against its second view if there is one.
 
     The second view passes the same weights in batch statistics of its own and gets no gradient; mixtures take no
-    part. extra_keys: further keys [m, d] and their labels [m].
+    part: they are the labels from `lasting` on. extra_keys: further keys [m, d] and their labels [m].
     """
     if batch.extra is None:
-        return losses.supervised_contrastive(features, batch.labels, batch.mask, temperature, denominator)
+        mask = batch.mask & (batch.labels < lasting)
+        return losses.supervised_contrastive(features, batch.labels, mask, temperature, denominator)
     n = len(batch.extra)
     labels, mask = batch.labels[:n], batch.mask[:n]
     keys = encoder.apply(variables, batch.extra, norm="batch", mask=mask)[0]["feature"]

@@ -8,6 +8,7 @@ import tiny_encoder as tiny
 
 from rose_jax.config import Config
 from rose_jax.train import expansion as ex
+from rose_jax.train import losses
 from rose_jax.train.objectives import fcs, make_objective
 from rose_jax.types import Batch, ClassMemory, Snapshot, Task
 
@@ -123,6 +124,62 @@ def test_warm_start_loss(first):
     hidden = numpy(data.images).reshape(len(data.images), -1) @ numpy(trainable["encoder"]["layer"]["kernel"])
     mean = 0.9 * numpy(stats["mean"]) + 0.1 * hidden[np.asarray(data.mask)].mean(0)
     np.testing.assert_allclose(after["mean"], mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("expanded", [True, False])
+def test_lwf_is_the_same_loss_without_the_contrast(first, expanded):
+    config = make_config()
+    config.lwf.expand_labels = expanded
+    made = objective("lwf", config)
+    prev, index = (None, 0) if first else (snapshot(1, "cosine"), 1)
+    data, per_class = expanded_batch(3, 2 * index), 4
+    if not expanded:
+        per_class = 1
+        data = Batch(data.images[:12:4], data.labels[:12:4] // 4, data.mask[:12:4])
+        if prev is not None:
+            prev = prev._replace(head=prev.head | {"weight": prev.head["weight"][:CLASSES]})
+    trainable, stats = jax.jit(made.begin)(jax.random.key(0), prev, task(index))
+    trainable["encoder"] = tiny.variables(2)["params"]
+    got, (_, terms) = jax.jit(made.loss)(trainable, stats, prev, data, task(index), jax.random.key(0))
+    assert set(terms) == ({"ce"} if first else {"ce", "kd", "projector"})
+    valid = np.asarray(data.mask)
+    variables = {"params": trainable["encoder"], "batch_stats": stats}
+    z, labels = tiny.features(variables, data.images, "batch", valid)[valid], np.asarray(data.labels)[valid]
+    logits = float(trainable["head"]["scale"]) * tiny.unit(z) @ tiny.unit(numpy(trainable["head"]["weight"])).T
+    offset = 2 * index * per_class
+    own = [*range(offset, offset + 2 * per_class), *([LASTING] if expanded else [])]
+    expected = tiny.mean_ce(logits[:, own], np.array([own.index(y) for y in labels]))
+    if prev is not None:
+        z_old = tiny.features(prev.variables, np.asarray(data.images)[valid])
+        old = float(prev.head["scale"]) * tiny.unit(z_old) @ tiny.unit(numpy(prev.head["weight"])).T
+        target = np.exp(tiny.log_softmax(old[:, :offset] / 2))
+        expected += config.loss.kd_weight * -(target * tiny.log_softmax(logits[:, :offset] / 2)).sum(1).mean()
+        expected += np.mean((z_old @ numpy(trainable["projector"]) - z) ** 2)
+    assert float(got) == pytest.approx(expected, rel=2e-5)
+
+
+def test_contrast_within_an_expanded_batch_leaves_mixtures_out():
+    config = make_config()
+    config.loss.second_view = False
+    made, data = objective("base", config), expanded_batch(3, 0)._replace(extra=None)
+    images = jnp.zeros((3, *tiny.SHAPE), jnp.uint8)
+    labels, mask = jnp.array([0, 1, 0], jnp.int32), jnp.ones(3, bool)
+    assert jax.eval_shape(made.batch, jax.random.key(0), images, labels, mask, task(0)).extra is None
+    trainable, stats = jax.jit(made.begin)(jax.random.key(0), None, task(0))
+    _, (_, terms) = jax.jit(made.loss)(trainable, stats, None, data, task(0), jax.random.key(0))
+    variables = {"params": trainable["encoder"], "batch_stats": stats}
+    valid = np.asarray(data.mask)
+    z = tiny.features(variables, data.images, "batch", valid)
+    rows = np.flatnonzero(valid & (np.asarray(data.labels) < LASTING))
+    expected = losses.supervised_contrastive(
+        jnp.asarray(z[rows], jnp.float32),
+        data.labels[rows],
+        jnp.ones(len(rows), bool),
+        config.loss.supcon_temperature,
+        config.loss.supcon_denominator,
+    )
+    assert float(terms["supcon"]) == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_heads_carry_old_rows_and_drop_those_of_mixtures():

@@ -42,6 +42,24 @@ def test_all_rows_of_the_family_need_four_trajectories():
     assert {row.objective for row in rows.values()} == {"base", "lwf", "efc", "fcs"}
 
 
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_nearest_prototype(distance):
+    rng = np.random.default_rng(0)
+    mean, feature = rng.standard_normal((6, 4)), rng.standard_normal((50, 4))
+    memory = ClassMemory(jnp.asarray(mean, jnp.float32), jnp.array([0, 0, 1, 1, -1, -1]))
+    config = Config()
+    config.test.distance = distance
+    classifier = CLASSIFIERS["ncm"](config)
+    scores = np.asarray(classifier.logits({}, memory, jnp.asarray(feature, jnp.float32)))
+    if distance == "cosine":
+        far = 1 - tiny.unit(feature) @ tiny.unit(mean).T
+    else:
+        far = np.square(feature[:, None] - mean[None]).sum(-1)
+    np.testing.assert_array_equal(scores.argmax(1), far[:, :4].argmin(1))
+    assert np.all(np.isneginf(scores[:, 4:]))
+    assert (classifier.metric is None) == (distance == "euclidean"), "an evolution knows only the cosine by itself"
+
+
 def test_expanded_heads_are_read_at_their_upright_outputs():
     head = {"weight": jnp.arange(24.0).reshape(12, 2), "bias": jnp.zeros(12)}
     memory = ClassMemory(jnp.zeros((3, 2)), jnp.array([0, 0, -1]))

@@ -38,6 +38,13 @@ def test_no_method_at_all():
         ("train.batch_size", 0, "config.train.batch_size is 0; it must be at least 1"),
         ("evolution.alpha", -1.0, "config.evolution.alpha is -1.0"),
         ("train.first.milestones", (5, 3), "milestones .* must increase"),
+        ("fcs.recipe.later.milestones", (5, 3), r"config.fcs.recipe.later.milestones .* must increase"),
+        ("efc.recipe.first.epochs", 0, "config.efc.recipe.first.epochs is 0; it must be at least 1"),
+        ("ldc.epochs", 0, "config.ldc.epochs is 0; it must be at least 1"),
+        ("efc.sigma", 0.0, "config.efc.sigma is 0.0; it must be a positive number"),
+        ("sdc.sigma", float("nan"), "config.sdc.sigma is nan; it must be a positive number"),
+        ("sdc.floor", -1.0, "config.sdc.floor is -1.0; it must not be negative"),
+        ("test.distance", "euclid", "Did you mean 'euclidean'"),
     ],
 )
 def test_config_values(key, value, words):

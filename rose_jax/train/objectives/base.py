@@ -18,7 +18,8 @@ from rose_jax.types import Batch, ClassMemory, Objective, Snapshot, Task
 
 def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, transform) -> Objective:
     dim = encoder.feature_dim
-    expansion = make_expansion(config.loss.expand_labels, config, num_classes, transform)
+    options = config.loss
+    expansion = make_expansion(options.expand_labels, config, num_classes, transform, options.second_view)
 
     def begin(key, prev, task: Task):
         """Task 1 starts from scratch; later ones from the previous network with fresh rows for new classes."""
@@ -50,6 +51,7 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
                 batch,
                 config.loss.supcon_temperature,
                 config.loss.supcon_denominator,
+                expansion.lasting,
             )
             total += config.loss.supcon_weight * terms["supcon"]
         if prev is not None:

@@ -75,7 +75,14 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
             )
             noisy = noisy[0], lent_labels  # as keys they are upright images of their class, and not transferred
         terms["contrast"] = contrast(
-            encoder, variables, features, batch, options.contrast_temperature, "negatives_and_self", noisy
+            encoder,
+            variables,
+            features,
+            batch,
+            options.contrast_temperature,
+            "negatives_and_self",
+            expansion.lasting,
+            noisy,
         )
         return total + options.contrast_weight * terms["contrast"], (batch_stats, terms)
 
