@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rose_jax.report import paper, plots, studies, style
+from rose_jax.report import plots, studies, style
 from rose_jax.report.compare import Group, spread
 from rose_jax.report.heatmaps import confusion, matrix
 
@@ -102,7 +102,7 @@ def _curve_panel(axes: Axes, group: Group) -> None:
             marker=look.marker,
             linewidth=look.width,
             label=style.legend_label(f"{group.label(name)}  {mean[-1]:.1f}"),
-            zorder=20 if paper.canonical(name) == "rose" else 10 - order / 100,
+            zorder=20 if look.stands_out else 10 - order / 100,
         )
         if np.any(std > 0):
             axes.fill_between(stage, mean - std, mean + std, color=look.color, alpha=0.18, linewidth=0)

@@ -3,6 +3,7 @@
 import base64
 from html import escape
 
+from rose_jax.report import style
 from rose_jax.report.tables import Table
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -66,7 +67,7 @@ def code(text: str, summary: str = "") -> str:
 
 
 def _row(row: tuple[str, ...]) -> str:
-    kind = ' class="rose"' if row[0].strip(" *").lower() == "rose" else ""
+    kind = ' class="emphasis"' if style.look(row[0].strip(" *")).stands_out else ""
     cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
     return f'<tr{kind}><th scope="row">{escape(row[0])}</th>{cells}</tr>'
 
@@ -102,7 +103,7 @@ th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid var(-
 th:first-child { text-align: left; padding-left: .3rem; position: sticky; left: 0; background: var(--paper); }
 thead th { color: var(--soft); font-weight: 600; }
 tbody th { font-weight: 500; max-width: 18rem; overflow: hidden; text-overflow: ellipsis; }
-tr.rose > * { background: var(--tint); font-weight: 700; }
+tr.emphasis > * { background: var(--tint); font-weight: 700; }
 figure { margin: .8rem 0; }
 img { max-width: 100%; height: auto; display: block; }
 pre { background: color-mix(in srgb, var(--line) 35%, transparent); padding: .7rem .9rem; border-radius: 6px;

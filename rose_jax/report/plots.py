@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from rose_jax.report import paper, style
+from rose_jax.report import style
 from rose_jax.report.runs import finite, one_line
 
 Data = Mapping[str, Any]
@@ -164,7 +164,7 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
             markerfacecolor=axes.get_facecolor() if variant else None,
             label=_label(one),
             # a thin variant lies on top of the thick line that it often repeats
-            zorder=(20 if paper.canonical(one["method"]) == "rose" else 10 - order / 100) + variant / 10,
+            zorder=(20 if look.stands_out else 10 - order / 100) + variant / 10,
         )
         if np.any(std > 0):
             band = np.nan_to_num(std)

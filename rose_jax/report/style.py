@@ -24,6 +24,7 @@ class Look:
     dash: str
     marker: str
     width: float = 1.8
+    stands_out: bool = False  # drawn above the others, its row of a table set in bold
 
 
 def look(method: str) -> Look:
@@ -118,7 +119,7 @@ _THEMES = {  # ink, faint lines, background; html.py uses the same backgrounds
 _ELSEWHERE = {"base": ("-.", "P"), "lwf": ("--", "P"), "efc": ("-.", "X"), "fcs": (":", "h")}  # dash and marker
 
 _LOOKS = {
-    "rose": Look(_RED, "-", "o", 2.8),
+    "rose": Look(_RED, "-", "o", 2.8, stands_out=True),
     "projector": Look(_BLUE, "-", "s"),
     "gd": Look(_SKY, "-", "^"),
     "base": Look(_GREY, "-", "D"),
