@@ -106,7 +106,10 @@ def test_same_key_same_images_on_any_number_of_devices(kind, images):
     alone = transform(jax.random.key(0), images)
     mesh = Mesh(np.array(jax.devices()), ("data",))
     shards = jax.device_put(images, NamedSharding(mesh, PartitionSpec("data")))
-    np.testing.assert_array_equal(transform(jax.random.key(0), shards), alone)
+    apart = np.abs(np.asarray(transform(jax.random.key(0), shards)) - np.asarray(alone))
+    # Where pixels are interpolated, two programs may round one of them to neighbouring grey levels.
+    assert apart.max() <= 1.01 / 255 / min(augment.NORMALISATION["cifar100"].std)
+    assert np.mean(apart > 0) < 0.05
     assert alone.shape == images.shape
     assert alone.dtype == np.float32
     if kind != "none":
