@@ -26,14 +26,6 @@ def free_sections() -> set[str]:
 
 
 def scoring_digest(config: Config, row: Row) -> str:
-    """Names the values of a row's sections. Only those that are not the default's: an older outcome has no newer key."""
-    usual = Config()
-    options = {
-        name: {
-            key: value
-            for key, value in dataclasses.asdict(getattr(config, name)).items()
-            if value != getattr(getattr(usual, name), key)
-        }
-        for name in scoring_sections(row)
-    }
+    """Names all values of a row's sections, so that a default that changes is never taken for the old one."""
+    options = {name: dataclasses.asdict(getattr(config, name)) for name in scoring_sections(row)}
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
