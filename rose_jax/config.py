@@ -10,7 +10,7 @@ from rose_jax.errors import UserError, unknown
 
 
 @dataclass
-class Data:
+class DataOptions:
     dataset: str = "digits"  # digits | cifar100 | tiny | imagenet100
     dir: str = ""  # where prepared data lies; "" is $ROSE_JAX_DATA, else ~/rose_jax_data
     class_list: str = ""  # imagenet100: a file of wnids instead of the package's list
@@ -23,7 +23,7 @@ class Data:
 
 
 @dataclass
-class Scenario:
+class ScenarioOptions:
     start: str = "cold"  # cold: `tasks` equal tasks | warm: a first task, then `tasks` equal ones
     tasks: int = 10
     first_classes: int = 0  # warm: classes of the first task; 0 is half of all
@@ -33,7 +33,7 @@ class Scenario:
 
 
 @dataclass
-class Model:
+class ModelOptions:
     width: int = 64  # feature dimension d is 8 x width
     stem: str = "small"  # small | conv3_pool | conv7_pool
     head: str = "cosine"  # cosine | linear
@@ -51,7 +51,7 @@ class Schedule:
 
 
 @dataclass
-class Train:
+class TrainOptions:
     batch_size: int = 128  # over all devices together
     momentum: float = 0.9
     first: Schedule = field(default_factory=Schedule)
@@ -63,7 +63,7 @@ class Train:
 
 
 @dataclass
-class Loss:
+class LossOptions:
     kd_weight: float = 10.0  # lambda_1
     kd_temperature: float = 2.0
     ce_range: str = "new"  # new | seen: the classes cross-entropy runs over
@@ -75,14 +75,14 @@ class Loss:
 
 
 @dataclass
-class Projector:
+class ProjectorOptions:
     lr: float = 1e-3  # Adam
     init: str = "identity"  # identity | random, at the start of each task
     loss: str = "squared"  # squared | norm (as printed)
 
 
 @dataclass
-class Evolution:
+class EvolutionOptions:
     capacity: int = 3000  # S
     alpha: float = 0.2  # noise of the pseudo-features; the paper's main text prints 0.02
     granularity: int = 1  # images per update
@@ -94,7 +94,7 @@ class Evolution:
 
 
 @dataclass
-class Metric:
+class MetricOptions:
     """Rows named ..._whitened: the within-class covariance that prototypes and images are compared in."""
 
     source: str = "evolved"  # evolved | newest: of the newest task alone | stream: of the test images, unlabelled
@@ -117,20 +117,20 @@ class Recipe:
 
 
 @dataclass
-class LwF:
+class LwFOptions:
     schedule: str = "rose"  # rose: `train`, so that rows differ by the method alone | official
     official: Recipe = field(default_factory=lambda: Recipe(first=Schedule(epochs=0)))  # no epochs: there is none
     expand_labels: bool = False  # as loss.expand_labels; the settings make both alike, so that rows compare
 
 
 @dataclass
-class SDC:
+class SDCOptions:
     sigma: float = 0.3  # of the weights, on features as they are (ADC's and LDC's code)
     floor: float = 1e-5  # added to every weight; SDC's own code has 0
 
 
 @dataclass
-class ADC:
+class ADCOptions:
     samples: int = 100  # m, images nearest to a prototype
     steps: int = 3
     alpha: float = 25.0  # length of a step
@@ -140,7 +140,7 @@ class ADC:
 
 
 @dataclass
-class LDC:
+class LDCOptions:
     epochs: int = 20
     lr: float = 1e-3  # Adam
     init: str = "random"  # random | identity
@@ -155,7 +155,7 @@ def _efc_recipe() -> Recipe:
 
 
 @dataclass
-class EFC:
+class EFCOptions:
     efm_weight: float = 10.0  # lambda
     damping: float = 0.1  # eta
     prototype_batch: int = 64
@@ -168,7 +168,7 @@ class EFC:
 
 
 @dataclass
-class FCS:
+class FCSOptions:
     temperature: float = 0.1  # of the logits
     distill_weight: float = 10.0
     transfer_weight: float = 1.0
@@ -181,7 +181,7 @@ class FCS:
 
 
 @dataclass
-class Test:
+class TestOptions:
     distance: str = "cosine"  # of the nearest prototype | euclidean, as LDC's paper prints it
     batch_size: int = 128
     batches_per_call: int = 8  # batches in one scan; the last call is padded
@@ -206,21 +206,21 @@ class Config:
     note: str = ""  # what a reader of the results must know
     seed: int = 0
     methods: tuple[str, ...] = ("base", "projector", "gd", "rose")
-    data: Data = field(default_factory=Data)
-    scenario: Scenario = field(default_factory=Scenario)
-    model: Model = field(default_factory=Model)
-    train: Train = field(default_factory=Train)
-    loss: Loss = field(default_factory=Loss)
-    projector: Projector = field(default_factory=Projector)
-    evolution: Evolution = field(default_factory=Evolution)
-    metric: Metric = field(default_factory=Metric)
-    lwf: LwF = field(default_factory=LwF)
-    sdc: SDC = field(default_factory=SDC)
-    adc: ADC = field(default_factory=ADC)
-    ldc: LDC = field(default_factory=LDC)
-    efc: EFC = field(default_factory=EFC)
-    fcs: FCS = field(default_factory=FCS)
-    test: Test = field(default_factory=Test)
+    data: DataOptions = field(default_factory=DataOptions)
+    scenario: ScenarioOptions = field(default_factory=ScenarioOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    train: TrainOptions = field(default_factory=TrainOptions)
+    loss: LossOptions = field(default_factory=LossOptions)
+    projector: ProjectorOptions = field(default_factory=ProjectorOptions)
+    evolution: EvolutionOptions = field(default_factory=EvolutionOptions)
+    metric: MetricOptions = field(default_factory=MetricOptions)
+    lwf: LwFOptions = field(default_factory=LwFOptions)
+    sdc: SDCOptions = field(default_factory=SDCOptions)
+    adc: ADCOptions = field(default_factory=ADCOptions)
+    ldc: LDCOptions = field(default_factory=LDCOptions)
+    efc: EFCOptions = field(default_factory=EFCOptions)
+    fcs: FCSOptions = field(default_factory=FCSOptions)
+    test: TestOptions = field(default_factory=TestOptions)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
@@ -307,7 +307,7 @@ def validate(config: Config) -> Config:
     return config
 
 
-def _validate_metric(metric: Metric) -> None:
+def _validate_metric(metric: MetricOptions) -> None:
     if not 0 <= metric.ridge < math.inf:
         raise UserError(f"config.metric.ridge is {metric.ridge}; it must be a finite number and not negative.")
     if not 0 <= metric.per_class_weight <= 1:

@@ -13,7 +13,7 @@ import numpy as np
 from rose_jax.errors import UserError
 from rose_jax.evolution.features import EvolvedFeatures, evolve_features
 from rose_jax.evolution.rose import SOLVERS
-from rose_jax.files import write_arrays
+from rose_jax.runtime.files import write_arrays
 
 REQUIRED = ("z_old", "z_new", "old_prototypes", "new_prototypes")
 OPTIONAL = ("projector", "labels")

@@ -10,23 +10,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from rose_jax import hosts, metrics, report
-from rose_jax import results as results_lib
+from rose_jax import report
 from rose_jax.config import Config, from_json
 from rose_jax.data import augment, sources
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.data.scenario import make_scenario
 from rose_jax.errors import UserError
-from rose_jax.files import write_json
 from rose_jax.methods import Row, resolve
 from rose_jax.models.resnet import resnet18
-from rose_jax.scoring import Outcome, Scorer
-from rose_jax.sharding import Layout
-from rose_jax.stage import Stage
+from rose_jax.run import accuracy as metrics
+from rose_jax.run import results as results_lib
+from rose_jax.run.scoring import Outcome, Scorer
+from rose_jax.run.stage import Stage
+from rose_jax.run.trajectory import Trajectory
+from rose_jax.runtime import hosts
+from rose_jax.runtime.files import write_json
+from rose_jax.runtime.sharding import Layout
+from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.objectives import OBJECTIVES, make_objective
-from rose_jax.trajectory import Trajectory
 from rose_jax.types import Objective
-from rose_jax.workdir import Workdir
 
 SCHEMA = 1
 

@@ -45,8 +45,9 @@ def main(argv: list[str]) -> None:
     if changed:
         config.note = "; ".join(filter(None, [config.note, "changed: " + ", ".join(changed)]))
     validate(config)
-    from rose_jax import experiment, hosts  # after the flags: importing jax is slow, and errors above need none
-    from rose_jax.workdir import default_workdir
+    from rose_jax import experiment  # after the flags: importing jax is slow, and errors above need none
+    from rose_jax.runtime import hosts
+    from rose_jax.runtime.workdir import default_workdir
 
     experiment.cache_compilations()
     if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value > 0 or _PROCESS_ID.value >= 0:

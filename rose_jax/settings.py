@@ -1,6 +1,6 @@
 """What the fourteen settings of the paper share; each setting's file adds its own few lines."""
 
-from rose_jax.config import Config, Recipe, Schedule, Train
+from rose_jax.config import Config, Recipe, Schedule, TrainOptions
 from rose_jax.errors import unknown
 
 PRESETS = ("", "thin", "smoke")
@@ -106,11 +106,11 @@ def _thin(config: Config) -> None:
     config.efc.recipe.first.milestones = (3,)  # the second decay would have one epoch
 
 
-def _recipes(config: Config) -> tuple[Train | Recipe, ...]:
+def _recipes(config: Config) -> tuple[TrainOptions | Recipe, ...]:
     return config.train, config.lwf.official, config.efc.recipe, config.fcs.recipe
 
 
-def _shorten(recipe: Train | Recipe, first: int, later: int) -> None:
+def _shorten(recipe: TrainOptions | Recipe, first: int, later: int) -> None:
     """The same shape of decay over fewer epochs."""
     for schedule, epochs in ((recipe.first, first), (recipe.later, later)):
         if not schedule.epochs:

@@ -27,7 +27,7 @@ import numpy as np
 from evolution_stream import Stream, stage_of
 
 from rose_jax.evolution import Evolver, Metric, evolve_features, gd, rose
-from rose_jax.files import write_json
+from rose_jax.runtime.files import write_json
 
 CLASSES, DIM, CAPACITY, BATCH = 100, 512, 3000, 128
 

@@ -20,9 +20,9 @@ from rose_jax.data import augment
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.experiment import make_pipeline
 from rose_jax.methods import METHODS, Row, resolve
-from rose_jax.scoring import Scorer
-from rose_jax.sharding import Layout
-from rose_jax.stage import Stage
+from rose_jax.run.scoring import Scorer
+from rose_jax.run.stage import Stage
+from rose_jax.runtime.sharding import Layout
 from rose_jax.train.loop import make_task
 from rose_jax.train.objectives import make_objective
 from rose_jax.train.step import make_begin, make_step

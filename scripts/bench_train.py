@@ -26,11 +26,11 @@ from rose_jax.data import augment, sources
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.data.scenario import make_scenario
 from rose_jax.models.resnet import resnet18
-from rose_jax.sharding import Layout
+from rose_jax.run.trajectory import Trajectory
+from rose_jax.runtime.sharding import Layout
+from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.loop import make_task, train_steps
 from rose_jax.train.objectives import make_objective
-from rose_jax.trajectory import Trajectory
-from rose_jax.workdir import Workdir
 
 CLASSES, TASKS = 100, 10
 LIMITS = {"overhead": ("looped", "bare", 1.05), "checkpoint": ("checkpointed", "looped", 1.02)}

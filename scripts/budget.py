@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rose_jax.config import Config
 from rose_jax.data.scenario import Scenario, make_scenario
 from rose_jax.data.sources import KNOWN
-from rose_jax.files import write_text
 from rose_jax.models.resnet import BLOCKS_PER_STAGE, STEMS
+from rose_jax.runtime.files import write_text
 from rose_jax.train.schedule import task_schedule
 
 SETTINGS = (

@@ -35,6 +35,6 @@ flags.FLAGS.mark_as_parsed()  # grain asks for it
 
 @pytest.fixture(scope="session")
 def one_device():
-    from rose_jax.sharding import Layout
+    from rose_jax.runtime.sharding import Layout
 
     return Layout(jax.devices()[:1])

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from rose_jax.checkpoint import Checkpoints
-from rose_jax.sharding import Layout
+from rose_jax.runtime.checkpoint import Checkpoints
+from rose_jax.runtime.sharding import Layout
 
 
 def snapshot_arrays(folder):

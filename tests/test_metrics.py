@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rose_jax import metrics
+from rose_jax.run import accuracy as metrics
 
 TASKS = np.array([0, 0, 1, 2, 2])  # five classes in three uneven tasks
 

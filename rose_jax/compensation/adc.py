@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax.config import ADC, Config
-from rose_jax.drift import old_classes, replace_means, squared_distances
+from rose_jax.config import ADCOptions, Config
+from rose_jax.statistics.drift import old_classes, replace_means, squared_distances
 from rose_jax.types import ClassMemory, Compensation, PyTree
 
 
@@ -48,7 +48,7 @@ def compensate(
     images: np.ndarray,
     features: np.ndarray,
     prototypes: np.ndarray,
-    options: ADC,
+    options: ADCOptions,
     pause: Callable[[], None] = lambda: None,
 ) -> tuple[np.ndarray, int]:
     """Prototypes [k, d] after the drift of each one's adversarial images, and how many searches found none.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rose_jax.config import Config
-from rose_jax.drift import old_classes, paired_features, replace_means, squared_distances
+from rose_jax.statistics.drift import old_classes, paired_features, replace_means, squared_distances
 from rose_jax.types import ClassMemory, Compensation
 
 

@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax.config import Config, Train
+from rose_jax.config import Config, TrainOptions
 from rose_jax.data import augment, streaming
 from rose_jax.data.order import epoch_order
 from rose_jax.data.resident import flatten, gather
 from rose_jax.data.scenario import Scenario
 from rose_jax.data.sources import ArraySplit, Dataset, RecordSplit
 from rose_jax.models.resnet import Encoder
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 from rose_jax.train.step import Feed
 
 
@@ -34,7 +34,7 @@ class Pipeline:
         self._resident: dict[str, dict[str, jax.Array]] = {}
         self._warm: set[str] = set()  # splits whose encoder is compiled
         self._augment: dict[Callable | None, Callable] = {}
-        normalise = augment.test_transform(normalisation=config.data.normalisation)
+        normalise = augment.eval_transform(normalisation=config.data.normalisation)
 
         def encode(variables, images, index):
             images = images if index is None else gather(images, index)
@@ -47,7 +47,7 @@ class Pipeline:
         self._encode = jax.jit(encode, out_shardings=layout.replicated)
         self.features = jax.jit(features, out_shardings=layout.replicated)
 
-    def with_schedule(self, train: Train | None) -> "Pipeline":
+    def with_schedule(self, train: TrainOptions | None) -> "Pipeline":
         """The same data and compiled functions under a schedule and batch size of an objective's own."""
         if train is None:
             return self

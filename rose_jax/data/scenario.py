@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rose_jax import config as config_lib
+from rose_jax.config import ScenarioOptions
 from rose_jax.data.order import stream_order
 from rose_jax.errors import UserError
 
@@ -61,7 +61,7 @@ class Scenario:
         return np.sort(np.concatenate(kept))
 
 
-def make_scenario(config: config_lib.Scenario, num_classes: int, images_per_class: int = 0) -> Scenario:
+def make_scenario(config: ScenarioOptions, num_classes: int, images_per_class: int = 0) -> Scenario:
     order = _class_order(config, num_classes)
     sizes = tuple(config.task_sizes) or _task_sizes(config, num_classes)
     if sum(sizes) != num_classes or min(sizes) < 1:
@@ -72,7 +72,7 @@ def make_scenario(config: config_lib.Scenario, num_classes: int, images_per_clas
     return Scenario(order, sizes, images_per_class)
 
 
-def _class_order(config: config_lib.Scenario, num_classes: int) -> np.ndarray:
+def _class_order(config: ScenarioOptions, num_classes: int) -> np.ndarray:
     if not config.class_order:
         return np.random.RandomState(config.class_order_seed).permutation(num_classes)
     order = np.asarray(config.class_order)
@@ -84,7 +84,7 @@ def _class_order(config: config_lib.Scenario, num_classes: int) -> np.ndarray:
     return order
 
 
-def _task_sizes(config: config_lib.Scenario, num_classes: int) -> tuple[int, ...]:
+def _task_sizes(config: ScenarioOptions, num_classes: int) -> tuple[int, ...]:
     """Cold T: T equal tasks. Warm T: a first task (half of the classes unless told), then T equal ones."""
     first = 0
     if config.start == "warm":

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rose_jax.data import cache
+from rose_jax.data.prepare import cache
 from rose_jax.errors import UserError, unknown
 
 DATA_DIR_VARIABLE = "ROSE_JAX_DATA"
@@ -199,7 +199,7 @@ def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | N
     class_names = tuple(builder.info.features["label"].names)
     wanted = class_names
     if stock and name == "imagenet100":
-        from rose_jax.data.builders import imagenet100
+        from rose_jax.data.prepare import imagenet100
 
         wanted = imagenet100.read_class_list(class_list)
 
@@ -283,7 +283,7 @@ def _our_folder(name: str, root: Path, class_list: str | None) -> Path:
     """Where our builder's versions of the dataset lie; ImageNet-100 has a folder for each class list."""
     folder = root / KNOWN[name].prepared
     if name == "imagenet100":
-        from rose_jax.data.builders import imagenet100
+        from rose_jax.data.prepare import imagenet100
 
         folder = folder / imagenet100.config_name(imagenet100.read_class_list(class_list))
     return folder

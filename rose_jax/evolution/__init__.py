@@ -5,7 +5,7 @@ from rose_jax.evolution.core import Counts, Evolver, Metric, predict, ridge_for
 from rose_jax.evolution.direct import direct
 from rose_jax.evolution.features import Evolution, EvolvedFeatures, evolve_features
 from rose_jax.evolution.gd import gd
-from rose_jax.evolution.oracle import OracleInfo, gd_oracle
+from rose_jax.evolution.offline_gd import OracleInfo, gd_oracle
 from rose_jax.evolution.rose import SOLVERS, rose
 
 __all__ = [

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose_jax.errors import UserError
-from rose_jax.files import write_atomic, write_text
 from rose_jax.report import compare, figures, html, tables
 from rose_jax.report.runs import load
+from rose_jax.runtime.files import write_atomic, write_text
 
 
 @dataclass(frozen=True)

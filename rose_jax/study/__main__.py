@@ -8,11 +8,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rose_jax import hosts, report
+from rose_jax import report
 from rose_jax.errors import UserError, unknown
 from rose_jax.experiment import cache_compilations
-from rose_jax.progress import Progress
 from rose_jax.report import tables
+from rose_jax.runtime import hosts
+from rose_jax.runtime.progress import Progress
 from rose_jax.study import STUDIES, Subject, Unsupported, record
 
 

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from rose_jax.data.sources import ArraySplit
-from rose_jax.files import read_arrays, write_arrays
-from rose_jax.stage import Stage
-from rose_jax.trajectory import Trajectory
+from rose_jax.run.stage import Stage
+from rose_jax.run.trajectory import Trajectory
+from rose_jax.runtime.files import read_arrays, write_arrays
 
 
 class Features(NamedTuple):

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rose_jax import metrics
 from rose_jax.data.order import generator
 from rose_jax.experiment import OpenRun
 from rose_jax.methods import METHODS, Row
-from rose_jax.scoring import Outcome, Scorer
+from rose_jax.run import accuracy as metrics
+from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.study.bank import Bank
 from rose_jax.testtime import TEST_TIMES
 

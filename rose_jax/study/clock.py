@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rose_jax.stage import Stage
+from rose_jax.run.stage import Stage
 from rose_jax.study.bench import Arm, Bench
 
 ROUNDS = 5

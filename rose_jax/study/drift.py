@@ -6,11 +6,11 @@ training images give under both encoders and which is used for nothing else.
 
 import numpy as np
 
-from rose_jax import metrics
-from rose_jax import results as results_lib
 from rose_jax.methods import METHODS, Row
 from rose_jax.report.tables import Table
-from rose_jax.scoring import Outcome, Scorer
+from rose_jax.run import accuracy as metrics
+from rose_jax.run import results as results_lib
+from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.study import tell
 from rose_jax.study.bench import Bench
 from rose_jax.study.subject import Finding, Subject, Unsupported

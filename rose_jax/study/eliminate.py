@@ -13,7 +13,7 @@ import numpy as np
 from rose_jax import evolution
 from rose_jax.config import Config
 from rose_jax.report.tables import Table
-from rose_jax.scoring import Scorer
+from rose_jax.run.scoring import Scorer
 from rose_jax.study import tell
 from rose_jax.study.bank import BankStage
 from rose_jax.study.bench import Bench, Pass

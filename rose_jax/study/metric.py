@@ -6,7 +6,7 @@ from typing import Any
 from rose_jax.config import validate
 from rose_jax.methods import WHITENED, resolve
 from rose_jax.report.tables import NOT_THE_PAPERS, Table
-from rose_jax.scoring import Scorer
+from rose_jax.run.scoring import Scorer
 from rose_jax.study import tell
 from rose_jax.study.bench import Bench
 from rose_jax.study.subject import Finding, Subject

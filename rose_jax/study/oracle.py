@@ -6,10 +6,10 @@ Beside them what no method may use, and what the encoder's own head says: the en
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax import results as results_lib
-from rose_jax.classify import cosine
+from rose_jax.classifiers.ncm import cosine
 from rose_jax.methods import METHODS
 from rose_jax.report.tables import Table
+from rose_jax.run import results as results_lib
 from rose_jax.study import tell
 from rose_jax.study.bench import Bench, mean
 from rose_jax.study.subject import Finding, Subject

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from rose_jax.files import write_atomic, write_json, write_text
 from rose_jax.report import figures, studies
 from rose_jax.report.compare import group
+from rose_jax.runtime.files import write_atomic, write_json, write_text
 from rose_jax.study.subject import Finding, Subject
 
 

@@ -11,7 +11,7 @@ from rose_jax.experiment import OpenRun, open_run
 from rose_jax.report import paper
 from rose_jax.report.runs import Run, load
 from rose_jax.report.tables import Table
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 from rose_jax.study.bench import Bench
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from rose_jax.config import Config
-from rose_jax.testtime import evolve, none
+from rose_jax.testtime import evolution as evolve
+from rose_jax.testtime import none
 from rose_jax.types import TestTime
 
 TEST_TIMES: dict[str, Callable[[Config], TestTime]] = {

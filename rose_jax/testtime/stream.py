@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rose_jax.evolution.threads import wait_with_one_blas_thread
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 from rose_jax.types import Classifier, StreamBatch, TestTime
 
 

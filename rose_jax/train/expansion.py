@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from rose_jax.config import Config
-from rose_jax.data import augment, views
+from rose_jax.data import augment
+from rose_jax.data.augment import views
 from rose_jax.data.scenario import make_scenario
 from rose_jax.models.heads import renew_rows
 from rose_jax.models.resnet import Encoder
@@ -49,7 +50,7 @@ def make_expansion(
         )
     sizes = make_scenario(config.scenario, num_classes).sizes
     pairs = views.n_pairs(sizes[0]), views.n_pairs(max(sizes[1:], default=1))
-    normalise = augment.test_transform(normalisation=config.data.normalisation)
+    normalise = augment.eval_transform(normalisation=config.data.normalisation)
     lasting = views.ROTATIONS * num_classes
 
     def batch(key, images, labels, mask, task: Task) -> Batch:

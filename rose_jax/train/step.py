@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from rose_jax.data.resident import gather
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 from rose_jax.types import Objective, Snapshot, Task
 
 _AUGMENT, _LOSS, _BEGIN = 1, 2, 0

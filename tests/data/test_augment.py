@@ -8,7 +8,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from PIL import Image, ImageEnhance
 
-from rose_jax.data import augment, colour
+from rose_jax.data import augment
+from rose_jax.data.augment import colour
 from rose_jax.errors import UserError
 
 
@@ -84,7 +85,7 @@ def test_standard_is_crop_flip_then_brightness(images):
 def test_normalisation(name, images):
     mean, std = (np.array(part, np.float64) for part in augment.NORMALISATION[name])
     expected = (images.astype(np.float64) / 255 - mean) / std
-    result = jax.jit(augment.test_transform(normalisation=name))(images)
+    result = jax.jit(augment.eval_transform(normalisation=name))(images)
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, expected, atol=2e-6)
 
@@ -127,4 +128,4 @@ def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"Unknown augmentation 'autoaugmet'. Did you mean 'autoaugment'\?"):
         augment.train_transform("autoaugmet", normalisation="cifar100", pad=4)
     with pytest.raises(UserError, match=r"Unknown normalisation 'cifar10'. Did you mean 'cifar100'\?"):
-        augment.test_transform(normalisation="cifar10")
+        augment.eval_transform(normalisation="cifar10")

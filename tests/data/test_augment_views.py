@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageEnhance
 from scipy import stats
 
-from rose_jax.data import colour, geometry, views
+from rose_jax.data.augment import colour, geometry, views
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from rose_jax.data import autoaugment, colour
+from rose_jax.data.augment import autoaugment, colour
 
 # The 25 sub-policies as (probability, operation, level) twice, typed from the published table for CIFAR-10.
 PUBLISHED = """

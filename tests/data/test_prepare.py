@@ -12,9 +12,11 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from rose_jax.data import prepare, sources
-from rose_jax.data.builders import RoseTiny, imagenet100
-from rose_jax.data.builders.unpickle import load_arrays
+from rose_jax.data import sources
+from rose_jax.data.prepare import command as prepare
+from rose_jax.data.prepare import imagenet100
+from rose_jax.data.prepare.tiny import RoseTiny
+from rose_jax.data.prepare.unpickle import load_arrays
 from rose_jax.errors import UserError
 
 CLASSES = [f"class {i:02d}" for i in range(100)]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rose_jax.data.download import download
+from rose_jax.data.prepare.download import download
 from rose_jax.errors import UserError
 
 CONTENT = bytes(range(256)) * 5000

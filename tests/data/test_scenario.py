@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rose_jax.config import Scenario as ScenarioConfig
+from rose_jax.config import ScenarioOptions
 from rose_jax.data.order import epoch_order
 from rose_jax.data.scenario import make_scenario
 from rose_jax.errors import UserError
@@ -11,7 +11,7 @@ from rose_jax.errors import UserError
 
 @pytest.mark.parametrize(("classes", "start"), [(100, [68, 56, 78, 8, 23]), (200, [168, 136, 51, 9, 183])])
 def test_class_order_is_the_1993_one(classes, start):
-    scenario = make_scenario(ScenarioConfig(tasks=10), classes)
+    scenario = make_scenario(ScenarioOptions(tasks=10), classes)
     assert scenario.class_order[:5].tolist() == start
     assert sorted(scenario.class_order) == list(range(classes))
 
@@ -19,19 +19,19 @@ def test_class_order_is_the_1993_one(classes, start):
 @pytest.mark.parametrize(
     ("classes", "config", "sizes"),
     [
-        (100, ScenarioConfig("cold", 5), [20] * 5),
-        (100, ScenarioConfig("cold", 10), [10] * 10),
-        (100, ScenarioConfig("cold", 20), [5] * 20),
-        (200, ScenarioConfig("cold", 5), [40] * 5),
-        (200, ScenarioConfig("cold", 10), [20] * 10),
-        (200, ScenarioConfig("cold", 20), [10] * 20),
-        (100, ScenarioConfig("warm", 5), [50] + [10] * 5),
-        (100, ScenarioConfig("warm", 10), [50] + [5] * 10),
-        (100, ScenarioConfig("warm", 20, 40), [40] + [3] * 20),
-        (200, ScenarioConfig("warm", 5), [100] + [20] * 5),
-        (200, ScenarioConfig("warm", 10), [100] + [10] * 10),
-        (200, ScenarioConfig("warm", 20), [100] + [5] * 20),
-        (10, ScenarioConfig(task_sizes=(1, 4, 2, 3)), [1, 4, 2, 3]),
+        (100, ScenarioOptions("cold", 5), [20] * 5),
+        (100, ScenarioOptions("cold", 10), [10] * 10),
+        (100, ScenarioOptions("cold", 20), [5] * 20),
+        (200, ScenarioOptions("cold", 5), [40] * 5),
+        (200, ScenarioOptions("cold", 10), [20] * 10),
+        (200, ScenarioOptions("cold", 20), [10] * 20),
+        (100, ScenarioOptions("warm", 5), [50] + [10] * 5),
+        (100, ScenarioOptions("warm", 10), [50] + [5] * 10),
+        (100, ScenarioOptions("warm", 20, 40), [40] + [3] * 20),
+        (200, ScenarioOptions("warm", 5), [100] + [20] * 5),
+        (200, ScenarioOptions("warm", 10), [100] + [10] * 10),
+        (200, ScenarioOptions("warm", 20), [100] + [5] * 20),
+        (10, ScenarioOptions(task_sizes=(1, 4, 2, 3)), [1, 4, 2, 3]),
     ],
 )
 def test_splits(classes, config, sizes):
@@ -44,10 +44,10 @@ def test_splits(classes, config, sizes):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (ScenarioConfig("cold", 7), "do not split into 7 equal tasks"),
-        (ScenarioConfig("warm", 7, 40), "a first task of 40 and 7 equal tasks"),
-        (ScenarioConfig(task_sizes=(50, 40)), "has 90 classes, but the data set has 100"),
-        (ScenarioConfig(tasks=10, class_order=(1, 1, 2)), "each of 0..99 once"),
+        (ScenarioOptions("cold", 7), "do not split into 7 equal tasks"),
+        (ScenarioOptions("warm", 7, 40), "a first task of 40 and 7 equal tasks"),
+        (ScenarioOptions(task_sizes=(50, 40)), "has 90 classes, but the data set has 100"),
+        (ScenarioOptions(tasks=10, class_order=(1, 1, 2)), "each of 0..99 once"),
     ],
 )
 def test_a_split_that_does_not_add_up_says_so(config, words):
@@ -57,7 +57,7 @@ def test_a_split_that_does_not_add_up_says_so(config, words):
 
 def test_images_of_tasks_and_streams():
     rng = np.random.default_rng(0)
-    scenario = make_scenario(ScenarioConfig(task_sizes=(3, 2, 5)), 10)
+    scenario = make_scenario(ScenarioOptions(task_sizes=(3, 2, 5)), 10)
     original = rng.integers(0, 10, 400)
     labels = scenario.internal(original)
     np.testing.assert_array_equal(scenario.class_order[labels], original)

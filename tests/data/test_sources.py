@@ -10,8 +10,8 @@ import tensorflow_datasets as tfds
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from rose_jax.data import cache, sources, synthetic
-from rose_jax.data.builders import imagenet100
+from rose_jax.data import sources, synthetic
+from rose_jax.data.prepare import cache, imagenet100
 from rose_jax.errors import UserError
 
 

@@ -8,7 +8,7 @@ import threadpoolctl
 
 from rose_jax import Evolution
 from rose_jax.evolution import features, threads
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 from rose_jax.testtime.stream import run_stream
 
 

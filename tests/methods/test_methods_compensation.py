@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rose_jax import drift
 from rose_jax.compensation import COMPENSATIONS, adc, ldc, sdc
-from rose_jax.config import ADC, Config
-from rose_jax.scoring import merge
+from rose_jax.config import ADCOptions, Config
+from rose_jax.run.scoring import merge
+from rose_jax.statistics import drift
 from rose_jax.types import ClassMemory
 
 
@@ -162,7 +162,7 @@ def test_adc_follows_the_algorithm(step_norm, rivals):
     images = rng.standard_normal((14, 2, 2, 1))
     old, new = rng.standard_normal((2, 4, 3))
     prototypes = (images[:4].reshape(4, -1) @ old) ** 2 + 0.3
-    options = ADC(samples=6, steps=3, alpha=0.4, step_norm=step_norm, rivals=rivals)
+    options = ADCOptions(samples=6, steps=3, alpha=0.4, step_norm=step_norm, rivals=rivals)
     expected, _ = adc_oracle(old, new, images, prototypes, options)
     got, _ = run_adc(old, new, images, prototypes, options)
     np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4)
@@ -174,7 +174,7 @@ def test_adc_when_the_search_fails(choice):
     images = 0.1 * rng.standard_normal((8, 2, 2, 1))
     old, new = rng.standard_normal((2, 4, 3))
     prototypes = np.array([[90.0, 90.0, 90.0], [0.0, 0.0, 0.0]])  # out of reach; where all images are
-    options = ADC(samples=5, steps=2, alpha=0.05, when_none_succeeds=choice)
+    options = ADCOptions(samples=5, steps=2, alpha=0.05, when_none_succeeds=choice)
     expected, expected_failures = adc_oracle(old, new, images, prototypes, options)
     got, failures = run_adc(old, new, images, prototypes, options)
     assert failures == expected_failures == 1
@@ -186,7 +186,7 @@ def test_adc_when_the_search_fails(choice):
 def test_adc_with_fewer_images_than_samples_and_no_gradient():
     images = np.zeros((2, 2, 2, 1))  # f = 0 and its gradient vanishes: the images stay, and nothing is NaN
     matrix = np.ones((4, 3))
-    got, _ = run_adc(matrix, 2 * matrix, images, np.zeros((1, 3)), ADC(samples=100))
+    got, _ = run_adc(matrix, 2 * matrix, images, np.zeros((1, 3)), ADCOptions(samples=100))
     np.testing.assert_array_equal(got, 0)
 
 

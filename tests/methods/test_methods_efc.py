@@ -7,8 +7,8 @@ import pytest
 import tiny_encoder as tiny
 
 from rose_jax.config import Config
-from rose_jax.drift import Pairs
-from rose_jax.gaussian import class_moments, class_variances, sampling_factor
+from rose_jax.statistics.drift import Pairs
+from rose_jax.statistics.gaussian import class_moments, class_variances, sampling_factor
 from rose_jax.train.objectives import efc, make_objective
 from rose_jax.types import Batch, ClassMemory, Snapshot, Task
 

@@ -10,16 +10,17 @@ import tiny_encoder as tiny
 from PIL import Image
 
 from configs import cifar100_cold10, imagenet100_warm10, tiny_warm5
-from rose_jax.classify import CLASSIFIERS
+from rose_jax.classifiers.ncm import CLASSIFIERS
 from rose_jax.config import Config
-from rose_jax.data import augment, resize, views
-from rose_jax.data.geometry import Box
+from rose_jax.data import augment
+from rose_jax.data.augment import resize, views
+from rose_jax.data.augment.geometry import Box
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.data.scenario import make_scenario
 from rose_jax.data.sources import ArraySplit, Dataset
 from rose_jax.errors import UserError
 from rose_jax.methods import METHODS, Row, resolve
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 from rose_jax.train.loop import make_task
 from rose_jax.train.objectives import OBJECTIVES, make_objective
 from rose_jax.train.schedule import learning_rate
@@ -178,7 +179,7 @@ def test_augmented_passes_see_every_image_once_and_repeat_themselves():
     assert len(batches) == 12
     assert all(images.shape == (8, *tiny.SHAPE) for images, _, _ in batches)
     split = pipeline.splits["train"]
-    normalise = augment.test_transform(normalisation="digits")
+    normalise = augment.eval_transform(normalisation="digits")
     wanted = np.asarray(normalise(jnp.asarray(split.images[pipeline.task_images(0)])))
     for epoch in range(2):
         seen = [np.asarray(i)[np.asarray(m)] for i, _, m in batches[6 * epoch : 6 * epoch + 6]]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.covariance import ledoit_wolf_shrinkage
 
-from rose_jax import covariance as cov
+from rose_jax.statistics import covariance as cov
 
 RNG = np.random.default_rng(0)
 

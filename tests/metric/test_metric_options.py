@@ -5,9 +5,9 @@ import pytest
 from rose_jax.config import Config, validate
 from rose_jax.errors import UserError
 from rose_jax.methods import METHODS, Row, resolve
-from rose_jax.options import scoring_digest
-from rose_jax.testtime.evolve import part_size
-from rose_jax.workdir import difference
+from rose_jax.run.identity import scoring_digest
+from rose_jax.runtime.workdir import difference
+from rose_jax.testtime.evolution import part_size
 
 
 def test_every_row_may_be_whitened():

@@ -11,7 +11,7 @@ from rose_jax.config import Config
 from rose_jax.data.order import generator
 from rose_jax.evolution import queue as ring
 from rose_jax.methods import resolve
-from rose_jax.scoring import Scorer
+from rose_jax.run.scoring import Scorer
 
 S, BATCH, STAGES = 40, 16, 3
 

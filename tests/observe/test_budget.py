@@ -79,7 +79,7 @@ def test_state_is_what_training_and_evolution_hold(budget):
         encoder=resnet.resnet18(64, "small"),
         num_classes=100,
         image_shape=(32, 32, 3),
-        transform=augment.test_transform(normalisation="cifar100"),
+        transform=augment.eval_transform(normalisation="cifar100"),
     )
     task = Task(jnp.int32(0), jnp.int32(0), jnp.int32(10), jnp.float32(0))
     state = jax.eval_shape(make_begin(objective, 0), None, task)

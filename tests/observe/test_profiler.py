@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rose_jax.profiler import WARM_UP, Profiler
+from rose_jax.runtime.profiler import WARM_UP, Profiler
 
 
 @pytest.mark.parametrize("per_call", [1, 50])

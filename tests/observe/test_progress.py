@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rose_jax.progress import Progress
+from rose_jax.runtime.progress import Progress
 
 
 class Clock:

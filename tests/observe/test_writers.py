@@ -7,7 +7,7 @@ import pytest
 
 from rose_jax.config import Config
 from rose_jax.errors import UserError
-from rose_jax.writers import make_writers
+from rose_jax.runtime.writers import make_writers
 
 
 def line(task, step, **more):

@@ -14,10 +14,10 @@ from rose_jax import experiment
 from rose_jax.config import Config, validate
 from rose_jax.errors import UserError
 from rose_jax.methods import METHODS, resolve
-from rose_jax.options import scoring_digest
-from rose_jax.sharding import Layout
+from rose_jax.run.identity import scoring_digest
+from rose_jax.runtime.sharding import Layout
+from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.loop import Window
-from rose_jax.workdir import Workdir
 
 
 def test_unknown_method_names_the_nearest():
@@ -179,7 +179,7 @@ def test_what_cannot_be_removed_is_not_taken_for_the_new_run(tmp_path, monkeypat
     def refuse(path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr("rose_jax.workdir.shutil.rmtree", refuse)
+    monkeypatch.setattr("rose_jax.runtime.workdir.shutil.rmtree", refuse)
     config.seed = 1
     with pytest.raises(UserError, match="cannot remove .*checkpoints: Permission denied"):  # noqa: SIM117
         with Workdir(tmp_path, config, overwrite=True):
@@ -226,7 +226,7 @@ def test_a_workdir_that_cannot_be_written(tmp_path, monkeypatch):
     def refuse(*args):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("rose_jax.workdir.fcntl.flock", refuse)
+    monkeypatch.setattr("rose_jax.runtime.workdir.fcntl.flock", refuse)
     with (
         pytest.raises(UserError, match="Cannot write to the workdir .*Permission denied"),
         Workdir(tmp_path, get_config()),

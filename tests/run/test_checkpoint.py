@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support import flip_a_bit
 
-from rose_jax.checkpoint import Checkpoints
 from rose_jax.errors import UserError
-from rose_jax.sharding import Layout
+from rose_jax.runtime.checkpoint import Checkpoints
+from rose_jax.runtime.sharding import Layout
 
 
 @pytest.fixture
@@ -90,7 +90,9 @@ def test_a_full_disk_is_one_clear_error_and_leaves_the_earlier_one(checkpoints, 
     with pytest.raises(UserError, match=r"stage_001 could not be written .*MiB are free.*No space left"):
         checkpoints.save("stage_001", tree(1))
     monkeypatch.undo()
-    monkeypatch.setattr("rose_jax.checkpoint.write_json", full)  # full only when the background thread commits
+    monkeypatch.setattr(
+        "rose_jax.runtime.checkpoint.write_json", full
+    )  # full only when the background thread commits
     checkpoints.save("stage_001", tree(1))
     with pytest.raises(UserError, match="stage_001 could not be written"):
         checkpoints.wait()
@@ -106,7 +108,7 @@ def test_what_cannot_be_read_now_is_not_taken_for_damaged(checkpoints, monkeypat
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rose_jax.checkpoint._checksums", away)
+        patch.setattr("rose_jax.runtime.checkpoint._checksums", away)
         with pytest.raises(UserError, match=r"stage_000 cannot be read: Stale file handle. Nothing was changed"):
             checkpoints.usable("stage_000")
     assert checkpoints.usable("stage_000")

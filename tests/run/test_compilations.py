@@ -5,7 +5,7 @@ import pytest
 
 from configs.digits_cold5 import get_config
 from rose_jax import experiment
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 
 
 class Compilations:

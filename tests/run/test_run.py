@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from configs.digits_cold5 import get_config
-from rose_jax import experiment, hosts
+from rose_jax import experiment
 from rose_jax.data import sources
-from rose_jax.sharding import Layout
-from rose_jax.stage import Stage
+from rose_jax.run.stage import Stage
+from rose_jax.runtime import hosts
+from rose_jax.runtime.sharding import Layout
 
 SCORE_KEYS = {"last", "average", "per_stage", "matrix", "old", "new", "forgetting", "ms_per_image", "drift_cosine"}
 
@@ -98,7 +99,7 @@ def test_long_things_may_be_interrupted(finished):
 
 def test_a_rerun_reads_everything_back(finished, monkeypatch):
     workdir, results = finished
-    monkeypatch.setattr("rose_jax.trajectory.train_steps", None)  # calling it would fail
+    monkeypatch.setattr("rose_jax.run.trajectory.train_steps", None)  # calling it would fail
     again = experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
     for name, score in results["scores"].items():
         for key in ("per_stage", "matrix", "drift_cosine"):
@@ -126,7 +127,7 @@ def test_a_run_continues_at_the_next_stage(finished, tmp_path, monkeypatch):
     monkeypatch.undo()
     trained = []
     monkeypatch.setattr(
-        "rose_jax.trajectory.train_steps",
+        "rose_jax.run.trajectory.train_steps",
         lambda *args, real=experiment.Trajectory.train.__globals__["train_steps"], **kwargs: (
             trained.append(args[4]) or real(*args, **kwargs)
         ),

@@ -11,8 +11,8 @@ from configs.digits_cold5 import get_config
 from rose_jax import experiment
 from rose_jax.errors import UserError
 from rose_jax.models.resnet import resnet18
-from rose_jax.sharding import Layout
-from rose_jax.space import checkpoint_bytes
+from rose_jax.run.space import checkpoint_bytes
+from rose_jax.runtime.sharding import Layout
 from rose_jax.train.step import make_begin
 
 WIDTH, CLASSES, DIM, BATCH = 2, 10, 16, 32
@@ -83,7 +83,7 @@ def test_fcs_keeps_a_variance_per_class(network):
 def test_a_disk_without_room_for_them_is_refused_at_the_start(tmp_path, monkeypatch):
     found = sizes_of("efc")
     needed = 3 * found.snapshot + 3 * max(found.states)
-    monkeypatch.setattr("rose_jax.trajectory.train_steps", None)  # calling it would fail
+    monkeypatch.setattr("rose_jax.run.trajectory.train_steps", None)  # calling it would fail
     real = shutil.disk_usage
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
     words = rf"needs about {needed / 2**20:.0f} MiB for its checkpoints, but .*MiB free. Make room"

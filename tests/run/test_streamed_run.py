@@ -6,7 +6,7 @@ from rose_jax import experiment
 from rose_jax.config import Config, Schedule
 from rose_jax.data import sources
 from rose_jax.data.synthetic import SyntheticRecords
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 
 
 def small_imagenet(*args, **kwargs):

@@ -18,11 +18,12 @@ import pytest
 from support import flip_a_bit
 
 from configs.digits_cold5 import get_config
-from rose_jax import experiment, trajectory
+from rose_jax import experiment
 from rose_jax import main as main_lib
-from rose_jax.checkpoint import Checkpoints
 from rose_jax.errors import UserError
-from rose_jax.sharding import Layout
+from rose_jax.run import trajectory
+from rose_jax.runtime.checkpoint import Checkpoints
+from rose_jax.runtime.sharding import Layout
 
 loader = importlib.machinery.SourceFileLoader("kill_test", "scripts/kill_test")
 kill_test = importlib.util.module_from_spec(importlib.util.spec_from_loader("kill_test", loader))

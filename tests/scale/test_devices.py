@@ -16,9 +16,9 @@ from rose_jax.data.pipeline import Pipeline
 from rose_jax.data.scenario import make_scenario
 from rose_jax.methods import METHODS
 from rose_jax.models.resnet import resnet18
-from rose_jax.scoring import Scorer
-from rose_jax.sharding import Layout, in_order
-from rose_jax.stage import Stage
+from rose_jax.run.scoring import Scorer
+from rose_jax.run.stage import Stage
+from rose_jax.runtime.sharding import Layout, in_order
 from rose_jax.train.loop import make_task, train_steps
 from rose_jax.train.objectives import make_objective
 from rose_jax.train.step import make_begin, make_step

@@ -14,9 +14,9 @@ import pytest
 from support import snapshot_arrays
 
 from configs.digits_cold5 import get_config
-from rose_jax import hosts
 from rose_jax.errors import UserError
-from rose_jax.workdir import Workdir
+from rose_jax.runtime import hosts
+from rose_jax.runtime.workdir import Workdir
 
 RUN = [
     "--config",

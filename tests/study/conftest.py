@@ -11,7 +11,7 @@ import pytest
 from configs.digits_cold5 import get_config
 from rose_jax import experiment
 from rose_jax.report import style
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 from rose_jax.study import Subject, budget, clock, inference_time, metric, samples, sweep
 from rose_jax.study.__main__ import main
 

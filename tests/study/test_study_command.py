@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from rose_jax import hosts
-from rose_jax.progress import Progress
+from rose_jax.runtime import hosts
+from rose_jax.runtime.progress import Progress
 from rose_jax.study import STUDIES
 from rose_jax.study.__main__ import chosen, main
 from rose_jax.study.bank import Bank, LightSnapshot

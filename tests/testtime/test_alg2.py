@@ -8,7 +8,7 @@ import pytest
 from rose_jax.config import Config
 from rose_jax.evolution import queue as ring
 from rose_jax.methods import METHODS
-from rose_jax.scoring import Scorer
+from rose_jax.run.scoring import Scorer
 from rose_jax.types import ClassMemory, Snapshot
 
 C, D, N, S = 7, 6, 150, 40  # the stream turns the queue over several times

@@ -11,12 +11,13 @@ import numpy as np
 import optax
 
 from rose_jax.config import Config
-from rose_jax.data import augment, views
+from rose_jax.data import augment
+from rose_jax.data.augment import views
 from rose_jax.data.scenario import make_scenario
-from rose_jax.drift import Pairs, paired_features
-from rose_jax.gaussian import class_moments, sampling_factor
 from rose_jax.models.heads import head_logits, init_head, renew_rows
 from rose_jax.models.resnet import Encoder
+from rose_jax.statistics.drift import Pairs, paired_features
+from rose_jax.statistics.gaussian import class_moments, sampling_factor
 from rose_jax.train import losses
 from rose_jax.train.objectives.base import class_means, init_projector
 from rose_jax.train.optimizers import network

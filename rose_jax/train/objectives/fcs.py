@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optax
 
 from rose_jax.config import Config
-from rose_jax.gaussian import class_variances
 from rose_jax.models.heads import head_logits, init_head
 from rose_jax.models.resnet import Encoder
+from rose_jax.statistics.gaussian import class_variances
 from rose_jax.train import losses
 from rose_jax.train.expansion import carry_head, contrast, lasting_head, make_expansion, outputs_among
 from rose_jax.train.objectives.base import class_means, init_projector

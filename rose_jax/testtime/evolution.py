@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from rose_jax import evolution
 from rose_jax.config import Config
-from rose_jax.covariance import PairMoments, add_pairs, no_pairs
+from rose_jax.statistics.covariance import PairMoments, add_pairs, no_pairs
 from rose_jax.types import Array, Classifier, ClassMemory, PyTree, StreamBatch, TestTime
 
 

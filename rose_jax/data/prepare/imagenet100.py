@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from rose_jax.data.builders.archives import open_files
-from rose_jax.data.builders.base import Contents, ImageBuilder, SplitContents, checked_image
+from rose_jax.data.prepare.archives import open_files
+from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents, checked_image
 from rose_jax.errors import UserError
 
 DEFAULT_LIST = Path(__file__).parents[1] / "imagenet100.txt"

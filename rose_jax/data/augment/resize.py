@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
-from rose_jax.data.geometry import Box
+from rose_jax.data.augment.geometry import Box
 
 
 def resized_crop(images: Array, box: Box, size: int) -> Array:

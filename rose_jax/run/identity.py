@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 
-from rose_jax.classify import CLASSIFIER_OPTIONS
+from rose_jax.classifiers.ncm import CLASSIFIER_OPTIONS
 from rose_jax.compensation import COMPENSATION_OPTIONS
 from rose_jax.config import Config
 from rose_jax.methods import Row

@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from rose_jax.data import sources
-from rose_jax.data.builders import BUILDERS, Contents, archives, cifar100, imagenet100, tiny
-from rose_jax.data.builders.base import check_complete
-from rose_jax.data.download import download
+from rose_jax.data.prepare import archives, cifar100, imagenet100, tiny
+from rose_jax.data.prepare.base import Contents, ImageBuilder, check_complete
+from rose_jax.data.prepare.download import download
 from rose_jax.errors import UserError, unknown
 
+BUILDERS: dict[str, type[ImageBuilder]] = {
+    "cifar100": cifar100.RoseCifar100,
+    "tiny": tiny.RoseTiny,
+    "imagenet100": imagenet100.RoseImagenet100,
+}
 PUBLISHED = {"cifar100": (cifar100.URL, cifar100.MD5), "tiny": (tiny.URL, tiny.MD5)}
 
 
@@ -158,7 +163,3 @@ def _check_md5(name: str, path: Path) -> str:
 
 def _counts(dataset: sources.Dataset) -> str:
     return f"{len(dataset.train)} training and {len(dataset.test)} test images of {dataset.num_classes} classes"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

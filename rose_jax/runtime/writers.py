@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rose_jax.config import Config
 from rose_jax.errors import UserError, unknown
-from rose_jax.files import write_text
+from rose_jax.runtime.files import write_text
 
 Line = dict[str, Any]
 _NOT_MEASURED = ("kind", "objective", "task", "step", "steps")

@@ -14,17 +14,18 @@ import jaxlib
 import numpy as np
 import optax
 
-from rose_jax import hosts, metrics
 from rose_jax.config import Config
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.errors import UserError
-from rose_jax.files import read_arrays, write_arrays
 from rose_jax.methods import find
-from rose_jax.options import scoring_digest
-from rose_jax.scoring import Outcome, Scorer
-from rose_jax.sharding import Layout
-from rose_jax.trajectory import Trajectory
-from rose_jax.workdir import Workdir
+from rose_jax.run import accuracy as metrics
+from rose_jax.run.identity import scoring_digest
+from rose_jax.run.scoring import Outcome, Scorer
+from rose_jax.run.trajectory import Trajectory
+from rose_jax.runtime import hosts
+from rose_jax.runtime.files import read_arrays, write_arrays
+from rose_jax.runtime.sharding import Layout
+from rose_jax.runtime.workdir import Workdir
 
 
 def scores(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from rose_jax.data.builders.archives import md5_of
+from rose_jax.data.prepare.archives import md5_of
 from rose_jax.errors import UserError
 
 _TIMEOUT = 10.0  # seconds without an answer; a machine without a network should hear so at once

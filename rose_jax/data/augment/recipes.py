@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from rose_jax import errors
-from rose_jax.data import autoaugment, colour, geometry, resize
+from rose_jax.data.augment import autoaugment, colour, geometry, resize
 
 # torchvision's ColorJitter(brightness=63/255), the CIFAR recipe of PyCIL and what descends from it.
 BRIGHTNESS_JITTER = 63 / 255
@@ -37,18 +37,15 @@ def train_transform(kind: str, *, normalisation: str, pad: int) -> Callable[[Arr
     """(key, uint8 [B, H, W, 3]) -> float32 [B, H, W, 3], augmented as `TRAIN[kind]` says and normalised."""
     if kind not in TRAIN:
         raise errors.unknown("augmentation", kind, TRAIN)
-    augment, normalise = TRAIN[kind], test_transform(normalisation=normalisation)
+    augment, normalise = TRAIN[kind], eval_transform(normalisation=normalisation)
     return lambda key, images: normalise(augment(key, images, pad))
 
 
-def test_transform(*, normalisation: str) -> Callable[[Array], Array]:
+def eval_transform(*, normalisation: str) -> Callable[[Array], Array]:
     """uint8 [B, H, W, 3] -> float32 [B, H, W, 3], normalised and nothing else."""
     if normalisation not in NORMALISATION:
         raise errors.unknown("normalisation", normalisation, NORMALISATION)
     return functools.partial(normalise, constants=NORMALISATION[normalisation])
-
-
-test_transform.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest makes of its name
 
 
 def normalise(images: Array, constants: Normalisation) -> Array:

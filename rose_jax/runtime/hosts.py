@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from rose_jax.errors import UserError
-from rose_jax.sharding import Layout
+from rose_jax.runtime.sharding import Layout
 
 START_SECONDS = 300  # queues start the hosts of a job minutes apart
 # If a host dies, the rest must not hang: jax's defaults of 100 and 300 s leave them waiting for minutes.

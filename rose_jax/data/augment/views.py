@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rose_jax.data import colour, geometry
+from rose_jax.data.augment import colour, geometry
 
 ROTATIONS = 4
 VIEW_SCALE = (0.2, 1.0)

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from rose_jax import hosts
-from rose_jax.checkpoint import Checkpoints
 from rose_jax.data.pipeline import Pipeline
 from rose_jax.errors import UserError
-from rose_jax.space import checkpoint_bytes
-from rose_jax.stage import Stage
+from rose_jax.run.space import checkpoint_bytes
+from rose_jax.run.stage import Stage
+from rose_jax.runtime import hosts
+from rose_jax.runtime.checkpoint import Checkpoints
+from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.loop import Window, make_task, total_steps, train_steps
 from rose_jax.train.step import TrainState, make_begin, make_step
 from rose_jax.types import ClassMemory, Objective, Snapshot
-from rose_jax.workdir import Workdir
 
 KEEP_IN_TASK = 2  # the newest may turn out damaged
 

@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax import hosts
-from rose_jax.classify import CLASSIFIERS
+from rose_jax.classifiers.ncm import CLASSIFIERS
 from rose_jax.compensation import COMPENSATIONS
 from rose_jax.config import Config
 from rose_jax.data.order import generator
 from rose_jax.errors import UserError
 from rose_jax.evolution.threads import wait_with_one_blas_thread
-from rose_jax.files import read_arrays, write_arrays
 from rose_jax.methods import Row
-from rose_jax.options import scoring_digest
-from rose_jax.sharding import Layout
-from rose_jax.stage import Stage
+from rose_jax.run.identity import scoring_digest
+from rose_jax.run.stage import Stage
+from rose_jax.runtime import hosts
+from rose_jax.runtime.files import read_arrays, write_arrays
+from rose_jax.runtime.sharding import Layout
 from rose_jax.testtime import TEST_TIMES
 from rose_jax.testtime.stream import make_stream, run_stream
 from rose_jax.types import ClassMemory

@@ -11,14 +11,14 @@ from typing import Any
 
 import jax
 
-from rose_jax import hosts
 from rose_jax.config import FREE_KEYS, Config
 from rose_jax.errors import UserError
-from rose_jax.files import is_leftover, write_text
-from rose_jax.options import free_sections
-from rose_jax.profiler import Profiler
-from rose_jax.progress import Progress
-from rose_jax.writers import check_writers, make_writers
+from rose_jax.run.identity import free_sections
+from rose_jax.runtime import hosts
+from rose_jax.runtime.files import is_leftover, write_text
+from rose_jax.runtime.profiler import Profiler
+from rose_jax.runtime.progress import Progress
+from rose_jax.runtime.writers import check_writers, make_writers
 
 
 class Workdir:

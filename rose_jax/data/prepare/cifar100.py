@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from rose_jax.data.builders.archives import Files, open_files
-from rose_jax.data.builders.base import Contents, ImageBuilder, SplitContents, to_png
-from rose_jax.data.builders.unpickle import load_arrays
+from rose_jax.data.prepare.archives import Files, open_files
+from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents, to_png
+from rose_jax.data.prepare.unpickle import load_arrays
 from rose_jax.errors import UserError
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax import covariance as cov
 from rose_jax.config import Config
 from rose_jax.evolution.core import Metric, matmul, score_table
+from rose_jax.statistics import covariance as cov
 from rose_jax.types import Classifier, ClassMemory
 
 PRIOR_PAIRS = 64.0  # what D_t counts for beside the pairs of the stream; with 1, accuracy hardly differs

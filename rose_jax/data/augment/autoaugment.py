@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rose_jax.data import colour, warps
+from rose_jax.data.augment import colour, warps
 
 
 class Operation(NamedTuple):

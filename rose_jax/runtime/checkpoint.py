@@ -18,7 +18,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from rose_jax.errors import UserError
-from rose_jax.files import write_json
+from rose_jax.runtime.files import write_json
 
 DISK_WORDS = ("ENOSPC", "EDQUOT", "No space left", "quota exceeded", "RESOURCE_EXHAUSTED", "EIO", "Errno")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from rose_jax import whitened
+from rose_jax.classifiers import whitened
 from rose_jax.config import Config
 from rose_jax.evolution.core import matmul
 from rose_jax.models.heads import head_logits, normalize

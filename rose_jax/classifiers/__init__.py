@@ -1,0 +1,1 @@
+"""How a feature becomes a score per class."""

@@ -1,0 +1,1 @@
+"""One run from task to task: trajectory, stage, features, scoring, results."""

@@ -1,0 +1,1 @@
+"""What survives and scales: files, checkpoints, workdirs, hosts, devices, progress."""
