@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from PIL import Image, ImageEnhance
 
-from rose_jax.data import augment
 from rose_jax.data.augment import colour
+from rose_jax.data.augment import recipes as augment
 from rose_jax.errors import UserError
 
 
