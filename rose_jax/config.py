@@ -187,6 +187,13 @@ class TestOptions:
     batches_per_call: int = 8  # batches in one scan; the last call is padded
 
 
+@dataclass
+class AdaptationOptions:
+    """Test-time methods that read images."""
+
+    batch_size: int = 200  # images per call of the network, over all devices together
+
+
 # What changes no number of a run, and so may differ between restarts on one workdir.
 FREE_KEYS = (
     "methods",
@@ -221,6 +228,7 @@ class Config:
     efc: EFCOptions = field(default_factory=EFCOptions)
     fcs: FCSOptions = field(default_factory=FCSOptions)
     test: TestOptions = field(default_factory=TestOptions)
+    testtime: AdaptationOptions = field(default_factory=AdaptationOptions)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
@@ -237,7 +245,7 @@ CHOICES = {
     "projector.loss": ("squared", "norm"),
     "evolution.solver": ("direct", "blocked"),
     "evolution.gd_init": ("trained", "identity", "random"),
-    "metric.source": ("evolved", "newest", "stream"),
+    "metric.source": ("evolved", "newest"),
     "metric.error": ("none", "task", "stream"),
     "metric.kind": ("cosine", "lda"),
     "metric.shrinkage": ("fixed", "ledoit_wolf"),
@@ -269,6 +277,7 @@ POSITIVE = (
     *(f"{name}.recipe.{part}.epochs" for name in ("efc", "fcs") for part in ("first", "later")),
     "test.batch_size",
     "test.batches_per_call",
+    "testtime.batch_size",
 )
 
 
@@ -331,6 +340,14 @@ def get(config: Any, key: str) -> Any:
     for part in key.split("."):
         config = getattr(config, part)
     return config
+
+
+def put(config: Any, key: str, value: Any) -> None:
+    """put(config, "train.first.lr", 0.1); lists become tuples."""
+    *path, name = key.split(".")
+    for part in path:
+        config = getattr(config, part)
+    setattr(config, name, tuple(value) if isinstance(value, list) else value)
 
 
 def keys(config: Any, prefix: str = "") -> list[str]:

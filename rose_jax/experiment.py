@@ -1,6 +1,7 @@
 """The run: train each trajectory task by task, score its rows stage by stage, write results and report."""
 
 import contextlib
+import copy
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,24 +12,25 @@ import jax
 import numpy as np
 
 from rose_jax import report
-from rose_jax.config import Config, from_json
+from rose_jax.config import Config, from_json, put
 from rose_jax.data import augment, sources
-from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.pipeline import Images
 from rose_jax.data.scenario import make_scenario
 from rose_jax.errors import UserError
 from rose_jax.methods import Row, resolve
-from rose_jax.models.resnet import resnet18
-from rose_jax.run import accuracy as metrics
+from rose_jax.models import make_encoder
+from rose_jax.run import accuracy
 from rose_jax.run import results as results_lib
+from rose_jax.run.features import Features
 from rose_jax.run.scoring import Outcome, Scorer
-from rose_jax.run.stage import Stage
 from rose_jax.run.trajectory import Trajectory
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import write_json
 from rose_jax.runtime.sharding import Layout
 from rose_jax.runtime.workdir import Workdir
-from rose_jax.train.objectives import OBJECTIVES, make_objective
-from rose_jax.types import Objective
+from rose_jax.testtime import ADAPTATIONS
+from rose_jax.train.objectives import OBJECTIVES
+from rose_jax.types import Parts
 
 SCHEMA = 1
 
@@ -44,33 +46,32 @@ def run(
 ) -> dict[str, Any]:
     """Everything that `python -m rose_jax.main` does. Returns what it writes to results.json."""
     rows = resolve(config.methods)
-    pipeline = make_pipeline(config, layout or Layout())
-    layout = pipeline.layout
-    with Workdir(workdir, config, pipeline.dataset.identity, overwrite, writers, profile_steps) as work:
+    features = make_features(config, layout or Layout())
+    images, parts, layout = features.images, features.parts, features.images.layout
+    _check_needs(rows, parts)
+    with Workdir(workdir, config, images.dataset.identity, overwrite, writers, profile_steps) as work:
         groups = _by_objective(rows)
-        trajectories = {
-            name: Trajectory(name, _objective(name, config, pipeline), pipeline, work) for name in groups
-        }
         scores: dict[str, dict[str, Any]] = {}
         training: dict[str, dict[str, Any]] = {}
-        try:
+        with contextlib.ExitStack() as stack:
+            trajectories = {
+                name: stack.enter_context(contextlib.closing(Trajectory(name, parts, features, work)))
+                for name in groups
+            }
             work.need_space(sum(trajectory.bytes_to_come() for trajectory in trajectories.values()))
             for name, trajectory in trajectories.items():
                 scorers = {
-                    row: Scorer(row, choice, config, layout, work.path / "scores")
+                    row: Scorer(row, choice, parts, layout, work.path / "scores")
                     for row, choice in groups[name].items()
                 }
-                outcomes = _follow(trajectory, scorers, pipeline, work)
-                scores |= results_lib.scores(outcomes, scorers, trajectory, pipeline, work)
-                compilations = trajectory.step._cache_size()
-                training[name] = work.training_summary(name) | {"compilations": compilations}
-        finally:
-            for trajectory in trajectories.values():
-                trajectory.close()
+                outcomes = _follow(trajectory, scorers, work)
+                scores |= results_lib.scores(outcomes, scorers, trajectory, work)
+                training[name] = work.training_summary(name) | {"compilations": len(trajectory.programs)}
         results = {
             "schema": SCHEMA,
-            "setting": results_lib.setting(config, pipeline),
-            "scores": results_lib.earlier_scores(work.path, config) | {name: scores[name] for name in rows},
+            "setting": results_lib.setting(config, images),
+            "scores": results_lib.earlier_scores(work, config, images.scenario.num_tasks)
+            | {name: scores[name] for name in rows},
             "train": results_lib.train_summary(training, work.path),
             "environment": results_lib.environment(layout),
         }
@@ -85,16 +86,26 @@ def run(
     return results
 
 
-def make_pipeline(config: Config, layout: Layout) -> Pipeline:
+def make_features(config: Config, layout: Layout) -> Features:
+    """Data, scenario, encoder and transforms of a run: each is built here and nowhere else."""
+    options = config.data
     dataset = sources.load(
-        config.data.dataset,
-        config.data.dir or None,
-        class_list=config.data.class_list or None,
-        synthetic_if_missing=config.data.synthetic_if_missing,
+        options.dataset,
+        options.dir or None,
+        class_list=options.class_list or None,
+        synthetic_if_missing=options.synthetic_if_missing,
     )
-    scenario = make_scenario(config.scenario, dataset.num_classes, config.data.images_per_class)
-    encoder = resnet18(config.model.width, config.model.stem, config.model.compute_dtype)
-    return Pipeline(config, dataset, scenario, encoder, layout)
+    scenario = make_scenario(config.scenario, dataset.num_classes, options.images_per_class)
+    images = Images(dataset, scenario, layout, config.seed, options.decode_workers)
+    parts = Parts(
+        config,
+        make_encoder(config.model),
+        scenario,
+        images.image_shape,
+        augment.eval_transform(normalisation=options.normalisation),
+        augment.train_transform(options.augment, normalisation=options.normalisation, pad=options.pad),
+    )
+    return Features(images, parts)
 
 
 def cache_compilations() -> None:
@@ -106,30 +117,30 @@ def cache_compilations() -> None:
 class OpenRun:
     """A finished run, for studies that train nothing: its config, its data and its trajectories."""
 
-    def __init__(self, config: Config, pipeline: Pipeline, work: Workdir):
-        self.config, self.pipeline, self.work = config, pipeline, work
+    def __init__(self, config: Config, features: Features, work: Workdir):
+        self.config, self.features, self.work = config, features, work
         self._trajectories: dict[str, Trajectory] = {}
 
     def objectives(self) -> list[str]:
         """Objectives that left snapshots here, whole or not."""
-        folder = self.work.path / "checkpoints"
-        return sorted(path.name for path in folder.glob("*") if path.name in OBJECTIVES and any(path.iterdir()))
+        return sorted(name for name in OBJECTIVES if self.work.trajectory_options(name) is not None)
 
     def trajectory(self, objective: str) -> Trajectory:
         """A UserError names the first snapshot that is missing or damaged."""
         if objective not in self._trajectories:
-            where = self.work.path / "checkpoints" / objective
-            if not where.is_dir():
+            options = self.work.trajectory_options(objective)
+            if options is None:
                 raise UserError(f"The run in {self.work.path} has no trajectory {objective!r}.")
-            trajectory = Trajectory(
-                objective, _objective(objective, self.config, self.pipeline), self.pipeline, self.work
-            )
-            self._trajectories[objective] = trajectory
+            config = copy.deepcopy(self.config)
+            for key, value in options.items():  # a later command may have changed the config for another objective
+                put(config, key, value)
+            parts = self.features.parts._replace(config=config)
+            self._trajectories[objective] = Trajectory(objective, parts, self.features, self.work)
         found = self._trajectories[objective]
         missing = [task for task in range(len(found)) if not found.has(task)]
         if missing:
             raise UserError(
-                f"The run in {self.work.path} has no usable snapshot of task {missing[0]} of {objective!r}: "
+                f"The run in {self.work.path} has no usable snapshot of task {missing[0] + 1} of {objective!r}: "
                 "finish it first, and keep its checkpoints."
             )
         return found
@@ -150,49 +161,47 @@ def open_run(workdir: Path, *, data_dir: str | None = None, layout: Layout | Non
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not the config of a run ({error}).") from None
     config.data.dir = data_dir or config.data.dir
-    pipeline = make_pipeline(config, layout or Layout())
+    features = make_features(config, layout or Layout())
     with (
-        Workdir(workdir, config, pipeline.dataset.identity) as work,
-        contextlib.closing(OpenRun(config, pipeline, work)) as run,
+        Workdir(workdir, config, features.images.dataset.identity) as work,
+        contextlib.closing(OpenRun(config, features, work)) as run,
     ):
         yield run
 
 
-def _follow(
-    trajectory: Trajectory, scorers: dict[str, Scorer], pipeline: Pipeline, work: Workdir
-) -> dict[str, list[Outcome]]:
+def _follow(trajectory: Trajectory, scorers: dict[str, Scorer], work: Workdir) -> dict[str, list[Outcome]]:
     """Task by task: train, then let every row stream over the stage's test images."""
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
-    for task in range(pipeline.scenario.num_tasks):
+    images, labels = trajectory.images, trajectory.images.labels["test"]
+    for task in range(len(trajectory)):
         trajectory.train(task)
         work.stop_if_preempted()  # the snapshot is on disk
-        labels = pipeline.labels["test"]
-        stream = pipeline.scenario.stream_indices(labels, task, pipeline.config.seed)
-        view = Stage(trajectory.pipeline, task, trajectory, stream, work.stop_if_preempted)
+        stream, encoders = images.stream(task), trajectory.digest(task)
+        view = trajectory.view(task, stream, work.stop_if_preempted)
         for name, scorer in scorers.items():
-            outcomes[name].append(scorer.score(view))
+            outcomes[name].append(scorer.score(view, encoders))
             work.stop_if_preempted()  # the outcome is on disk
-        accuracy = {
+        accuracies = {
             name: np.nanmean(
-                metrics.class_accuracy(labels[stream], o[-1].predictions, pipeline.scenario.num_classes)
+                accuracy.class_accuracy(labels[stream], o[-1].predictions, images.scenario.num_classes)
             )
             for name, o in outcomes.items()
         }
-        line = "  ".join(f"{name} {value:.1f}" for name, value in accuracy.items())
-        work.progress.stage(f"{trajectory.name} task {task + 1}/{pipeline.scenario.num_tasks}  accuracy: {line}")
+        line = "  ".join(f"{name} {value:.1f}" for name, value in accuracies.items())
+        work.progress.stage(f"{trajectory.name} task {task + 1}/{len(trajectory)}  accuracy: {line}")
     return outcomes
 
 
-def _objective(name: str, config: Config, pipeline: Pipeline) -> Objective:
-    options = config.data
-    return make_objective(
-        name,
-        config=config,
-        encoder=pipeline.encoder,
-        num_classes=pipeline.scenario.num_classes,
-        image_shape=pipeline.image_shape,
-        transform=augment.train_transform(options.augment, normalisation=options.normalisation, pad=options.pad),
-    )
+def _check_needs(rows: dict[str, Row], parts: Parts) -> None:
+    """A test-time method may need what only some objectives train."""
+    for name, row in rows.items():
+        missing = ADAPTATIONS[row.test_time].make(parts).needs - OBJECTIVES[row.objective].provides
+        if missing:
+            able = [other for other, plugin in OBJECTIVES.items() if missing <= plugin.provides]
+            raise UserError(
+                f"Row {name!r}: {row.test_time!r} needs {', '.join(sorted(missing))}, which the objective "
+                f"{row.objective!r} does not train. Objectives that do: {', '.join(able) or 'none'}."
+            )
 
 
 def _by_objective(rows: dict[str, Row]) -> dict[str, dict[str, Row]]:

@@ -21,6 +21,7 @@ METHODS: dict[str, Row] = {
     "gd": Row("base", "projector", "gd", "ncm"),
     "gd_queue": Row("base", "projector", "gd_queue", "ncm"),
     "gd_oracle": Row("base", "gd_oracle", "none", "ncm"),
+    "batch_norm": Row("base", "projector", "batch_norm", "ncm", "ours"),
     "rose": Row("base", "projector", "rose", "ncm"),
     "lwf": Row("lwf", "none", "none", "head"),
     "lwf_ncm": Row("lwf", "none", "none", "ncm", "ours"),

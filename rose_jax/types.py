@@ -1,29 +1,98 @@
-"""The values and plug-in signatures that the rooms exchange. Values hold arrays, plug-ins hold functions."""
+"""The values and plug-in signatures that the rooms exchange. Values hold arrays, plug-ins hold functions.
+
+A plug-in of any axis is made by `make(parts)`. Types of its fields are call-Protocols: mypy checks every plug-in
+against the names and types written here.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import jax
 import numpy as np
+import optax
+
+from rose_jax.config import Config, TrainOptions
 
 PyTree = Any
-Array = Any  # jax.Array on the devices, np.ndarray on the host
+T = TypeVar("T")
+Array = jax.Array | np.ndarray  # on the devices, or on the host
+
+
+# The encoder and the images that it sees.
+
+
+class EncoderInit(Protocol):
+    def __call__(self, key: jax.Array, image: Array) -> PyTree:
+        """image: [h, w, 3], for its shape. Returns variables: {"params", "batch_stats"}."""
+
+
+class EncoderApply(Protocol):
+    def __call__(
+        self, variables: PyTree, images: Array, *, norm: str = "running", mask: Array | None = None
+    ) -> tuple[dict[str, jax.Array], PyTree]:
+        """images: [n, h, w, 3], normalised. Returns {"feature": [n, d], "layer3": [n, h', w', c]} and batch_stats.
+
+        norm: "running" statistics (evaluation) or those of the "batch" (training), over the rows where mask [n].
+        """
+
+
+class Encoder(NamedTuple):
+    """An encoder as two pure functions; a frozen teacher is just another variables tree."""
+
+    init: EncoderInit
+    apply: EncoderApply
+    feature_dim: int
+
+
+class Augment(Protocol):
+    def __call__(self, key: jax.Array, images: jax.Array, /) -> jax.Array:
+        """uint8 [n, h, w, 3] -> float32 [n, h, w, 3], augmented and normalised."""
+
+
+class Normalise(Protocol):
+    def __call__(self, images: jax.Array, /) -> jax.Array:
+        """uint8 [n, h, w, 3] -> float32 [n, h, w, 3]."""
+
+
+class TaskSplit(Protocol):
+    """Which classes come when (data.scenario.Scenario). Task t owns the labels offset(t) .. offset(t) + sizes[t] - 1."""
+
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+    def offset(self, task: int) -> int: ...
+
+
+class Parts(NamedTuple):
+    """What a plug-in is made of. Built once for a run."""
+
+    config: Config
+    encoder: Encoder
+    scenario: TaskSplit
+    image_shape: tuple[int, int, int]
+    normalise: Normalise
+    transform: Augment  # of training images
+
+
+# Values.
 
 
 class Task(NamedTuple):
     """What distinguishes task t. All traced, so that every task after the first runs the same program."""
 
-    index: Array  # int32 [], t from 0
-    offset: Array  # int32 [], |C_1:t-1|, the first internal label of the task
-    n_new: Array  # int32 [], |C_t|
-    weight_decay: Array  # float32 []
+    index: jax.Array  # int32 [], t from 0
+    offset: jax.Array  # int32 [], |C_1:t-1|, the first internal label of the task
+    n_new: jax.Array  # int32 [], |C_t|
+    weight_decay: jax.Array  # float32 []
 
 
 class Batch(NamedTuple):
     """What an objective's `batch` makes of a batch of images; objectives may put more rows in than came."""
 
-    images: Array  # [n, h, w, 3], normalised
-    labels: Array  # [n], internal
-    mask: Array  # [n], False for padding
+    images: jax.Array  # [n, h, w, 3], normalised
+    labels: jax.Array  # [n], internal
+    mask: jax.Array  # [n], False for padding
     extra: PyTree = None
 
 
@@ -46,88 +115,243 @@ class Snapshot(NamedTuple):
     extra: PyTree  # the objective's own
 
 
-class Objective(NamedTuple):
-    """What the encoder is trained on in task t."""
-
-    begin: Callable  # (key, prev | None, task) -> trainable, batch_stats
-    batch: Callable  # (key, images uint8, labels, mask, task) -> Batch
-    loss: Callable  # (trainable, batch_stats, prev | None, batch, task, key) -> loss, (batch_stats, terms)
-    finish: Callable  # (trainable, batch_stats, prev | None, view, task) -> Snapshot
-    optimizer: Callable  # (lr, task, trainable) -> optax transform; freezing is its mask
-    train: Any = None  # config.Train: a schedule of its own; None is the setting's
-
-
-class Compensation(NamedTuple):
-    """How old prototypes move at the end of task t, with only D_t at hand."""
-
-    # (memory, view, key) -> ClassMemory, drift map [d, d] | None. The map says how the features around a prototype
-    # moved along with it; None: not at all, or all by the same vector, which leaves a covariance as it was.
-    move: Callable
-    start: Callable | None = None  # (view) -> W0 [d, d] for a test-time evolution; None: the trained projector
-
-
-class StreamBatch(NamedTuple):
-    """A batch of the test stream. It has no labels."""
-
-    z_old: Array  # [n, d] under f_{t-1}
-    z_new: Array  # [n, d] under f_t
-    valid: Array  # bool [n], False for padding
-    enters: Array  # bool [n], whether the image may take part in evolution (budgeted evolution)
-
-
-class TestTime(NamedTuple):
-    """What happens while unlabelled test images stream by. There is no label in anything it is given."""
-
-    evolves: bool  # True: it moves the unmoved prototypes itself, from the second stage on
-    # drift map: the start W0 of an evolution, else the one that the compensation has moved the memory by
-    prepare: Callable  # (memory, stage, drift map | None, params, key, classifier) -> state
-    step: Callable  # (state, StreamBatch, classifier) -> state, scores [n, C]
-    carry: Callable  # (state, memory, classifier) -> ClassMemory, params that the next stage starts from
-    report: Callable  # (state) -> dict of plain numbers for results.json
-    note: Callable = lambda dim: None  # (feature dimension) -> what a reader of the results must know, or None
-
-
-TestTime.__test__ = False  # type: ignore[attr-defined]  # not a test, whatever pytest makes of its name
-
-
-class Classifier(NamedTuple):
-    """How a feature becomes a score per class."""
-
-    fit: Callable  # (previous stage's params | None, memory, view) -> params
-    logits: Callable  # (params, memory, feature [n, d]) -> [n, C], -inf for classes not seen
-    # (params, memory moved by the drift map, drift map | None, PairMoments | None) -> params: what else moves with
-    # prototypes. It starts from what `fit` gave, so that an evolution may call it with one map after the other.
-    evolve: Callable = lambda params, memory, drift_map, pairs: params
-    # (params) -> evolution.Metric | None: the metric in which evolving prototypes are compared with images, None
-    # for the plain cosine. Where there is no such function a stream is scored by `logits`, batch by batch.
-    metric: Callable | None = None
-    refresh: int = 0  # least number of images between two calls of `evolve` in a stream; 0: at its start only
-    reads_pairs: bool = False  # whether `evolve` wants the moments of the pairs that an evolution has seen so far
-    keep: Callable = lambda params: params  # what of the params the next stage and a later reader need
-
-
 class StageView(Protocol):
-    """All a scored row may see at stage t. It has no test labels."""
+    """All a plug-in may see at stage t. It has no test labels."""
 
     stage: int
-    snapshots: Sequence[Snapshot]  # lazy, 0..t
-    notes: dict[str, float]  # numbers that a compensation wants to see in results.json
-    encoder: Any  # models.resnet.Encoder
-    pause: Callable[[], None]  # to be called now and then in anything long that reads no batches; it may raise
+    notes: dict[str, Any]  # numbers that a compensation wants to see in results.json
+    encoder: Encoder
+
+    @property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """Of tasks 0..t, read when they are asked for."""
+
+    def pause(self) -> None:
+        """To be called now and then in anything long that reads no batches; it may raise."""
 
     def train_batches(
-        self, key: Array, epochs: int, transform: Callable | None = None
+        self, key: jax.Array, epochs: int, transform: Augment | None = None
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """Augmented images of D_t, labels and mask; `transform` (key, uint8) is the setting's unless told."""
+        """Images [n, h, w, 3] of D_t after `transform` (the setting's unless told), labels [n] and mask [n]."""
 
     def encode(self, variables: PyTree, images: Array) -> Array:
         """Features [n, d] of images as `train_batches` gives them, under running statistics."""
 
     def encode_train(self, variables: PyTree) -> tuple[np.ndarray, np.ndarray]:
-        """Features of D_t under the test transform, and internal labels."""
+        """Features [n, d] of D_t without augmentation, and internal labels [n]."""
 
     def train_features(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The same under f_k, extracted once."""
 
     def test_features(self, k: int) -> np.ndarray:
-        """f_k of the stage's test stream, extracted once for all rows."""
+        """f_k of the stage's test stream [n, d], extracted once for all rows."""
+
+
+# Objective: what the encoder is trained on in task t.
+
+
+class FeaturePair(NamedTuple):
+    """The same images under the teacher and under the network that is trained."""
+
+    old: jax.Array  # [n, d] under f_{t-1}
+    new: jax.Array  # [n, d] under f_t
+    mask: jax.Array  # [n]
+
+
+class LossParts(NamedTuple):
+    kept: PyTree  # batch_stats and whatever else goes from step to step without a gradient
+    terms: dict[str, jax.Array]  # [], for the log
+    pair: FeaturePair | None  # None in the first task, which has no teacher
+
+
+class Begin(Protocol):
+    def __call__(self, key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
+        """What is trained, by name, and `kept`, at the start of a task."""
+
+
+class MakeBatch(Protocol):
+    def __call__(self, key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
+        """images: uint8 [n, h, w, 3], labels, mask: [n]."""
+
+
+class Loss(Protocol):
+    def __call__(
+        self,
+        trainable: dict[str, PyTree],
+        kept: PyTree,
+        prev: Snapshot | None,
+        batch: Batch,
+        task: Task,
+        key: jax.Array,
+    ) -> tuple[jax.Array, LossParts]: ...
+
+
+class Finish(Protocol):
+    def __call__(
+        self, trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
+    ) -> Snapshot: ...
+
+
+class MakeOptimizer(Protocol):
+    def __call__(self, lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
+        """Freezing a part of what is trainable is the optimizer's mask."""
+
+
+class Objective(NamedTuple):
+    begin: Begin
+    batch: MakeBatch
+    loss: Loss
+    finish: Finish
+    optimizer: MakeOptimizer
+    train: TrainOptions | None = None  # a schedule of its own; None is the setting's
+
+
+# Compensation: how old prototypes move at the end of task t, with only D_t at hand.
+
+
+class Move(Protocol):
+    def __call__(self, memory: ClassMemory, view: StageView, key: jax.Array) -> tuple[ClassMemory, Array | None]:
+        """The moved memory, and the drift map [d, d] if features around a prototype moved along with it.
+
+        None: they did not, or all by the same vector, which leaves a covariance as it was.
+        """
+
+
+class StartMap(Protocol):
+    def __call__(self, view: StageView) -> Array:
+        """W0 [d, d], where a test-time evolution starts."""
+
+
+class Compensation(NamedTuple):
+    move: Move
+    start: StartMap | None = None  # None: the trained projector
+
+
+# Classifier: how a feature becomes a score per class.
+
+
+class FitClassifier(Protocol):
+    def __call__(self, previous: PyTree | None, memory: ClassMemory, view: StageView) -> PyTree:
+        """The classifier's params at this stage; previous: what it kept of the stage before."""
+
+
+class Logits(Protocol):
+    def __call__(self, params: PyTree, memory: ClassMemory, feature: jax.Array) -> jax.Array:
+        """feature [n, d] -> scores [n, C], -inf for classes not seen."""
+
+
+class FollowDrift(Protocol):
+    def __call__(self, params: PyTree, memory: ClassMemory, drift_map: Array | None, pairs: PyTree) -> PyTree:
+        """Params after the prototypes have moved to `memory` by the drift map.
+
+        It starts from what `fit` gave, so that it may be called with one map after the other. pairs: moments of
+        the pairs that an evolution has seen so far (statistics.covariance.PairMoments), or None.
+        """
+
+
+class Motion(NamedTuple):
+    """What else of a classifier moves along with the prototypes."""
+
+    follow: FollowDrift
+    keep: Callable[[PyTree], PyTree]  # what of the params the next stage and a later reader need
+    metric: Callable[[PyTree], Any] | None = (
+        None  # params -> evolution.Metric in which an evolution scores by itself
+    )
+    refresh: int = 0  # least number of images between two calls of `follow` in a stream; 0: at its start only
+    reads_pairs: bool = False  # whether `follow` wants the moments of the pairs
+
+
+class Classifier(NamedTuple):
+    fit: FitClassifier
+    logits: Logits
+    # True: an evolution's own scores, after every image, are this classifier's: cosines, or what motion.metric
+    # says. False: a stream is scored by `logits`, batch by batch.
+    scored_by_evolution: bool = False
+    motion: Motion | None = None
+
+
+# Adaptation: what happens while unlabelled test images stream by.
+
+
+class StreamBatch(NamedTuple):
+    """A batch of the test stream. It has no labels; what a method does not read is None."""
+
+    valid: Array  # bool [n], False for padding
+    enters: Array  # bool [n], whether the image may take part in an evolution (budgeted evolution)
+    z_old: Array | None = None  # [n, d] under f_{t-1}; zeros where the image does not enter
+    z_new: Array | None = None  # [n, d] under f_t
+    images: Array | None = None  # uint8 [n, h, w, 3], split over the devices
+
+
+class Model(NamedTuple):
+    """The trained network of a stage, for methods that read images."""
+
+    variables: PyTree
+    head: PyTree
+    extra: PyTree
+
+
+class Start(NamedTuple):
+    """All that a stream begins with: one traced pytree, of the same shape at every stage."""
+
+    memory: ClassMemory
+    stage: Array  # int32 []
+    drift_map: Array | None  # [d, d]: the start W0 of an evolution, else what the compensation has moved by
+    params: PyTree  # the classifier's
+    key: jax.Array
+    model: Model | None = None  # None for methods that read features
+    fitted: PyTree = None  # what `fit` made of D_t
+    kept: PyTree = None  # what the previous stage's `finish` left; before that, what `blank` gives
+
+
+class End(NamedTuple):
+    """What a stream leaves behind."""
+
+    memory: ClassMemory
+    params: PyTree  # the classifier's
+    kept: PyTree  # the method's own, for the next stage
+
+
+class FitAdaptation(Protocol):
+    def __call__(self, view: StageView, key: jax.Array) -> PyTree:
+        """What the method measures on D_t before the stream."""
+
+
+class InitAdaptation(Protocol):
+    def __call__(self, start: Start, classifier: Classifier) -> PyTree:
+        """The state before the first image. All state is data: weights, moments, queues."""
+
+
+class AdaptationStep(Protocol):
+    def __call__(self, state: PyTree, batch: StreamBatch, classifier: Classifier) -> tuple[PyTree, jax.Array]:
+        """The state after the batch, and scores [n, C]; a row of NaN is an image that could not be scored."""
+
+
+class FinishAdaptation(Protocol):
+    def __call__(self, state: PyTree, classifier: Classifier) -> End: ...
+
+
+class Adaptation(NamedTuple):
+    """There is no label in anything it is given."""
+
+    reads: frozenset[str]  # of StreamBatch: {"z_new"}, {"z_old", "z_new"} or {"images"}
+    moves_prototypes: bool  # True: it starts from unmoved ones; False: the compensation has moved them
+    first_stage: int  # before it, images are scored as by `none`
+    init: InitAdaptation
+    step: AdaptationStep
+    finish: FinishAdaptation
+    counts: Callable[[PyTree], dict[str, Any]] = lambda state: {}  # plain numbers for results.json
+    fit: FitAdaptation = lambda view, key: None
+    blank: Callable[[Model | None], PyTree] = lambda model: None  # `kept` before the first stage
+    needs: frozenset[str] = frozenset()  # parts of Snapshot.extra it cannot do without
+    note: Callable[[int], str | None] = lambda dim: None  # what a reader of the results must know
+
+
+class Plugin(NamedTuple, Generic[T]):
+    """A line of an axis's registry."""
+
+    make: Callable[[Parts], T]
+    options: tuple[
+        str, ...
+    ] = ()  # sections or keys of the config that it reads: results are named by their values
+    provides: frozenset[str] = frozenset()  # objectives: parts of Snapshot.extra that a test-time method may need

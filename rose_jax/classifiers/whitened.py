@@ -11,25 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax.config import Config
-from rose_jax.evolution.core import Metric, matmul, score_table
+from rose_jax.evolution.core import Metric, score_table
 from rose_jax.statistics import covariance as cov
-from rose_jax.types import Classifier, ClassMemory
+from rose_jax.types import Array, Classifier, ClassMemory, Motion, Parts, PyTree, StageView
 
 PRIOR_PAIRS = 64.0  # what D_t counts for beside the pairs of the stream; with 1, accuracy hardly differs
 COMPARE = {"cosine": "cosine", "lda": "distance"}  # config.metric.kind -> Metric.compare
 
 
-def make(config: Config) -> Classifier:
-    """params: what `fit` measures, then in `evolve` `covariance` (Sigma_t), `center` [d] and `transform`.
+def make(parts: Parts) -> Classifier:
+    """params: what `fit` measures, then in `follow` `covariance` (Sigma_t), `center` [d] and `transform`.
 
     With per_class_weight w, class c has the covariance (1 - w) Sigma_t + w Sigma_c and a transform of its own.
     """
-    options = config.metric
+    options = parts.config.metric
     compare, weight = COMPARE[options.kind], options.per_class_weight
     source = SOURCES[options.source]
 
-    def fit(previous, memory: ClassMemory, view):
+    def fit(previous: PyTree | None, memory: ClassMemory, view: StageView) -> PyTree:
         features, labels = view.train_features(view.stage)
         within = cov.within_class(features, labels, len(memory.origin), each=weight > 0)
         params = {
@@ -42,18 +41,16 @@ def make(config: Config) -> Classifier:
         if options.error != "none" and view.stage > 0:
             pairs = task_pairs(view.train_features(view.stage - 1)[0], features)
             params |= {f"pairs_{name}": value for name, value in pairs._asdict().items()}
-        if options.source == "stream":
-            params["stream"] = stream_covariance(view.test_features(view.stage))
         if within.each is not None:
             fresh = within.has_own
             params["each"] = np.where(fresh[:, None, None], within.each, previous["each"] if previous else 0)
             params["fresh"], params["owned"] = fresh, fresh | (previous["owned"] > 0 if previous else False)
         return {name: np.asarray(value, np.float32) for name, value in params.items()}
 
-    def evolve(params, memory: ClassMemory, drift_map, pairs):
+    def follow(params: PyTree, memory: ClassMemory, drift_map: Array | None, pairs: PyTree) -> PyTree:
         seen = memory.origin >= 0
         center = jnp.sum(jnp.where(seen[:, None], memory.mean, 0), axis=0) / jnp.maximum(seen.sum(), 1)
-        covariance = source(params, memory, drift_map, pairs)
+        covariance = source(params, drift_map, pairs)
         evolved = params | {"covariance": covariance, "center": center}
         if not weight:
             transform, _ = cov.whitening(covariance, params["ridge"])
@@ -65,12 +62,12 @@ def make(config: Config) -> Classifier:
         transform, log_det = jax.lax.map(lambda sigma: cov.whitening(sigma, params["ridge"]), own)
         return evolved | {"each_now": each, "transform": transform, "log_det": log_det}
 
-    def logits(params, memory: ClassMemory, feature):
+    def logits(params: PyTree, memory: ClassMemory, feature: jax.Array) -> jax.Array:
         seen, bad = memory.origin >= 0, ~jnp.isfinite(feature).all(axis=1)
         if not weight:
             return score_table(feature, memory.mean, seen, bad, metric(params))
 
-        def score(one):  # of a class, in its own metric
+        def score(one: tuple[jax.Array, ...]) -> jax.Array:  # of a class, in its own metric
             transform, prototype, log_det = one
             scores = score_table(
                 feature, prototype[None], jnp.ones(1, bool), bad, Metric(params["center"], transform, compare)
@@ -80,34 +77,33 @@ def make(config: Config) -> Classifier:
         scores = jax.lax.map(score, (params["transform"], memory.mean, params["log_det"])).T
         return jnp.where(seen[None, :], scores, -jnp.inf)
 
-    def metric(params) -> Metric:
+    def metric(params: PyTree) -> Metric:
         return Metric(params["center"], params["transform"], compare)
 
-    def keep(params):
+    def keep(params: PyTree) -> PyTree:
         kept = {name: params[name] for name in ("covariance", "center", "transform", "ridge")}
         kept["classes"] = params["carried_classes"] + params["new_classes"]
         if weight:
             kept |= {"each": params["each_now"], "owned": params["owned"], "log_det": params["log_det"]}
         return kept
 
-    return Classifier(
-        fit,
-        logits,
-        evolve,
+    motion = Motion(
+        follow,
+        keep,
         None if weight else metric,
         options.refresh,
         reads_pairs=options.error == "stream" and options.source == "evolved",
-        keep=keep,
     )
+    return Classifier(fit, logits, scored_by_evolution=not weight, motion=motion)
 
 
-def evolved_covariance(params, memory: ClassMemory, drift_map, pairs) -> jax.Array:
+def evolved_covariance(params: PyTree, drift_map: Array | None, pairs: cov.PairMoments | None) -> Array:
     """Sigma_t(W)."""
     carried = cov.moved(params["carried"], drift_map) + mean_error(params, drift_map, pairs)
     return cov.mixed(carried, params["carried_classes"], params["new"], params["new_classes"])
 
 
-def mean_error(params, drift_map, pairs: cov.PairMoments | None) -> jax.Array:
+def mean_error(params: PyTree, drift_map: Array | None, pairs: cov.PairMoments | None) -> Array:
     """R(W): the second moment of z' - z W, over D_t and the pairs of the stream so far."""
     if "pairs_old" not in params:
         return jnp.zeros_like(params["new"])
@@ -128,28 +124,12 @@ def task_pairs(old: np.ndarray, new: np.ndarray) -> cov.PairMoments:
     )
 
 
-def newest_covariance(params, memory: ClassMemory, drift_map, pairs) -> jax.Array:
+def newest_covariance(params: PyTree, drift_map: Array | None, pairs: cov.PairMoments | None) -> Array:
     """Sigma_new, as if old classes were spread as the newest are."""
     return params["new"]
 
 
-def within_stream(params, memory: ClassMemory, drift_map, pairs) -> jax.Array:
-    """The law of total covariance: that of the stream, less that of the prototypes. It may be indefinite."""
-    seen = (memory.origin >= 0)[:, None]
-    classes = jnp.maximum(seen.sum(), 1)
-    offset = jnp.where(seen, memory.mean - jnp.sum(jnp.where(seen, memory.mean, 0), axis=0)[None] / classes, 0)
-    return params["stream"] - matmul(offset.T, offset) / classes
-
-
-SOURCES = {"evolved": evolved_covariance, "newest": newest_covariance, "stream": within_stream}
-
-
-def stream_covariance(features: np.ndarray) -> np.ndarray:
-    """[d, d] of all images of a stream, classes unknown. The whole stream is read before its first image."""
-    features = np.asarray(features, np.float64)
-    features = features[np.isfinite(features).all(axis=1)]
-    centred = features - features.mean(0) if len(features) else features
-    return centred.T @ centred / max(len(features), 1)
+SOURCES = {"evolved": evolved_covariance, "newest": newest_covariance}
 
 
 def as_ridge(shrinkage: float) -> float:

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax.config import ADCOptions, Config
+from rose_jax.config import ADCOptions
 from rose_jax.statistics.drift import old_classes, replace_means, squared_distances
-from rose_jax.types import ClassMemory, Compensation, PyTree
+from rose_jax.types import Array, ClassMemory, Compensation, EncoderApply, Parts, PyTree, StageView
 
 
-def make(config: Config) -> Compensation:
-    options = config.adc
+def make(parts: Parts) -> Compensation:
+    options = parts.config.adc
 
-    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, None]:
+    def move(memory: ClassMemory, view: StageView, key: jax.Array) -> tuple[ClassMemory, None]:
         old = view.snapshots[view.stage - 1].variables
         new = view.snapshots[view.stage].variables
         images, features = _augmented_images(view, key, old)
@@ -42,7 +42,7 @@ def make(config: Config) -> Compensation:
 
 
 def compensate(
-    apply: Callable,
+    apply: EncoderApply,
     old: PyTree,
     new: PyTree,
     images: np.ndarray,
@@ -89,7 +89,7 @@ def nearest_images(features: np.ndarray, prototype: np.ndarray, samples: int) ->
 
 
 @functools.cache
-def _search_step(apply: Callable, step_norm: str) -> Callable:
+def _search_step(apply: EncoderApply, step_norm: str) -> Callable[..., jax.Array]:
     """(variables, x, p, alpha, low, high) -> clip(x - alpha g / |g|), g the gradient of mean (f(x) - p)^2.
 
     step_norm "batch": |g| over all images together, so that alpha is spent on those with the largest gradient;
@@ -97,12 +97,14 @@ def _search_step(apply: Callable, step_norm: str) -> Callable:
     """
     axes = (0, 1, 2, 3) if step_norm == "batch" else (1, 2, 3)
 
-    def error(images, variables, prototype):
+    def error(images: Array, variables: PyTree, prototype: Array) -> jax.Array:
         feature = apply(variables, images)[0]["feature"]
         return jnp.mean(jnp.square(feature - prototype[None, :]))
 
     @jax.jit
-    def step(variables, images, prototype, alpha, low, high):
+    def step(
+        variables: PyTree, images: Array, prototype: Array, alpha: Array, low: Array, high: Array
+    ) -> jax.Array:
         gradient = jax.grad(error)(images, variables, prototype)
         largest = jnp.max(jnp.abs(gradient), axes, keepdims=True)  # squares of tiny gradients would underflow
         scaled = gradient / jnp.where(largest > 0, largest, 1.0)
@@ -113,11 +115,11 @@ def _search_step(apply: Callable, step_norm: str) -> Callable:
 
 
 @functools.cache
-def _encode(apply: Callable) -> Callable:
+def _encode(apply: EncoderApply) -> Callable[[PyTree, Array], jax.Array]:
     return jax.jit(lambda variables, images: apply(variables, images)[0]["feature"])
 
 
-def _augmented_images(view, key: jax.Array, old: PyTree) -> tuple[np.ndarray, np.ndarray]:
+def _augmented_images(view: StageView, key: jax.Array, old: PyTree) -> tuple[np.ndarray, np.ndarray]:
     """All images of D_t, augmented once, and their features under f_{t-1}. On the host: they may be many."""
     images, features = [], []
     for batch, _, mask in view.train_batches(key, 1):

@@ -1,21 +1,22 @@
 """LDC (Gomez-Villa et al., ECCV 2024): after the task, a linear map from old to new features is trained."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from rose_jax.compensation.projector import project_old
-from rose_jax.config import Config
 from rose_jax.train import losses
-from rose_jax.train.objectives.base import init_projector
-from rose_jax.types import ClassMemory, Compensation
+from rose_jax.train.projector import init_projector
+from rose_jax.types import Array, ClassMemory, Compensation, Parts, PyTree, StageView
 
 
-def make(config: Config) -> Compensation:
-    options = config.ldc
+def make(parts: Parts) -> Compensation:
+    options = parts.config.ldc
     update = make_update(options.lr)
 
-    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, jax.Array]:
+    def move(memory: ClassMemory, view: StageView, key: jax.Array) -> tuple[ClassMemory, jax.Array]:
         init_key, data_key = jax.random.split(key)
         old = view.snapshots[view.stage - 1].variables
         new = view.snapshots[view.stage].variables
@@ -30,12 +31,14 @@ def make(config: Config) -> Compensation:
     return Compensation(move)
 
 
-def make_update(lr: float):
+def make_update(lr: float) -> Callable[..., tuple[jax.Array, PyTree]]:
     """(W, opt_state, z_old, z_new, mask) -> W, opt_state: one step of Adam on mean |z_old W - z_new|^2 / d."""
     transform = optax.adam(lr)
 
     @jax.jit
-    def update(projector: jax.Array, opt_state, z_old: jax.Array, z_new: jax.Array, mask: jax.Array):
+    def update(
+        projector: jax.Array, opt_state: PyTree, z_old: Array, z_new: Array, mask: Array
+    ) -> tuple[jax.Array, PyTree]:
         grad = jax.grad(lambda w: losses.projection(z_old, z_new, w, mask, "squared"))(projector)
         updates, opt_state = transform.update(grad, opt_state, projector)
         return jnp.asarray(optax.apply_updates(projector, updates)), opt_state

@@ -1,8 +1,7 @@
 """Prototypes stay where they were made."""
 
-from rose_jax.config import Config
-from rose_jax.types import Compensation
+from rose_jax.types import Compensation, Parts
 
 
-def make(config: Config) -> Compensation:
+def make(parts: Parts) -> Compensation:
     return Compensation(move=lambda memory, view, key: (memory, None))

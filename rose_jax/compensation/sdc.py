@@ -1,16 +1,16 @@
 """SDC (Yu et al., CVPR 2020): a prototype moves by the drift of current images, those near it first."""
 
+import jax
 import numpy as np
 
-from rose_jax.config import Config
 from rose_jax.statistics.drift import old_classes, paired_features, replace_means, squared_distances
-from rose_jax.types import ClassMemory, Compensation
+from rose_jax.types import ClassMemory, Compensation, Parts, StageView
 
 
-def make(config: Config) -> Compensation:
-    options = config.sdc
+def make(parts: Parts) -> Compensation:
+    options = parts.config.sdc
 
-    def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, None]:
+    def move(memory: ClassMemory, view: StageView, key: jax.Array) -> tuple[ClassMemory, None]:
         pairs = paired_features(
             view, key, view.snapshots[view.stage - 1].variables, view.snapshots[view.stage].variables
         )

@@ -1,14 +1,15 @@
 """Heads of fixed width: every class has its row from the first task on, masks say which are in use."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from rose_jax.errors import unknown
+from rose_jax.types import Array
+
+Head = dict[str, jax.Array]  # weight [C, d], and scale [] (cosine) or bias [C] (linear)
 
 
-def init_head(kind: str, key: jax.Array, num_classes: int, dim: int) -> dict[str, Any]:
+def init_head(kind: str, key: jax.Array, num_classes: int, dim: int) -> Head:
     """Rows ~ U(-1/sqrt d, 1/sqrt d) as torch's Linear. Cosine: one learnable scale, 1 at the start.
 
     kind: "cosine", "linear" or "bias_free" (linear without a bias).
@@ -26,7 +27,7 @@ def init_head(kind: str, key: jax.Array, num_classes: int, dim: int) -> dict[str
     raise unknown("head", kind, ("cosine", "linear", "bias_free"))
 
 
-def head_logits(head: dict[str, Any], feature: jax.Array) -> jax.Array:
+def head_logits(head: Head, feature: Array) -> jax.Array:
     """feature [n, d] -> logits [n, C]. Cosine head: scale * cos(feature, row)."""
     if "scale" in head:
         return head["scale"] * (normalize(feature) @ normalize(head["weight"]).T)
@@ -34,7 +35,7 @@ def head_logits(head: dict[str, Any], feature: jax.Array) -> jax.Array:
     return logits + head["bias"][None, :] if "bias" in head else logits
 
 
-def renew_rows(head: dict[str, Any], fresh: dict[str, Any], keep: jax.Array) -> dict[str, Any]:
+def renew_rows(head: Head, fresh: Head, keep: Array) -> Head:
     """Rows where keep [C] is False come from `fresh`; the cosine scale is carried over.
 
     Needed at the start of a task: L2 weight decay has shrunk the rows of classes not seen so far.
@@ -47,7 +48,7 @@ def renew_rows(head: dict[str, Any], fresh: dict[str, Any], keep: jax.Array) -> 
     return renewed
 
 
-def normalize(x: jax.Array, eps: float = 1e-12) -> jax.Array:
+def normalize(x: Array, eps: float = 1e-12) -> jax.Array:
     """Rows to unit length; a zero row stays zero and has a zero gradient (jnp.linalg.norm's is NaN)."""
     squared = jnp.sum(jnp.square(x), -1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(squared, eps**2))

@@ -1,8 +1,7 @@
 """ResNet-18 as the compared methods build it: last ReLU kept, global average pool, d = 8 x width."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 from rose_jax.errors import unknown
 from rose_jax.models.conv import convolution
 from rose_jax.models.norm import BatchNorm, at_least_float32
+from rose_jax.types import Encoder
 
 # stem name -> (kernel, stride, max-pool)
 STEMS = {
@@ -19,14 +19,6 @@ STEMS = {
     "conv7_pool": (7, 2, True),  # torchvision's; FCS and EFC
 }
 BLOCKS_PER_STAGE = (2, 2, 2, 2)
-
-
-class Encoder(NamedTuple):
-    """An encoder as two pure functions; a frozen teacher is just another variables tree."""
-
-    init: Callable[..., Any]  # (key, image [h, w, 3]) -> variables
-    apply: Callable[..., Any]  # (variables, images, *, norm, mask) -> ({"layer3", "feature"}, batch_stats)
-    feature_dim: int
 
 
 def resnet18(width: int = 64, stem: str = "small", compute_dtype: str = "float32") -> Encoder:

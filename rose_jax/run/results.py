@@ -15,13 +15,13 @@ import numpy as np
 import optax
 
 from rose_jax.config import Config
-from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.pipeline import Images
 from rose_jax.errors import UserError
 from rose_jax.methods import find
 from rose_jax.run import accuracy as metrics
-from rose_jax.run.identity import scoring_digest
+from rose_jax.run.identity import scoring_digest, trajectory_options
 from rose_jax.run.scoring import Outcome, Scorer
-from rose_jax.run.trajectory import Trajectory
+from rose_jax.run.trajectory import Trajectory, snapshots_digest
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import read_arrays, write_arrays
 from rose_jax.runtime.sharding import Layout
@@ -29,17 +29,14 @@ from rose_jax.runtime.workdir import Workdir
 
 
 def scores(
-    outcomes: dict[str, list[Outcome]],
-    scorers: dict[str, Scorer],
-    trajectory: Trajectory,
-    pipeline: Pipeline,
-    work: Workdir,
+    outcomes: dict[str, list[Outcome]], scorers: dict[str, Scorer], trajectory: Trajectory, work: Workdir
 ) -> dict[str, dict[str, Any]]:
     """Per row: accuracies, drift, cost."""
-    config, scenario = pipeline.config, pipeline.scenario
-    labels = pipeline.labels["test"]
-    streams = [scenario.stream_indices(labels, task, config.seed) for task in range(scenario.num_tasks)]
-    truth = true_means(trajectory, pipeline, work) if scenario.num_tasks > 1 else None
+    config, images = trajectory.parts.config, trajectory.images
+    scenario, labels = images.scenario, images.labels["test"]
+    streams = [images.stream(task) for task in range(scenario.num_tasks)]
+    truth = true_means(trajectory, work) if scenario.num_tasks > 1 else None
+    encoders = trajectory.digest(scenario.num_tasks - 1)
     found = {}
     for name, stages in outcomes.items():
         score = metrics.summary(
@@ -51,7 +48,7 @@ def scores(
         last = stages[-1]
         score["ms_per_image"] = 1e3 * last.seconds / len(last.predictions)
         score["counts"] = _counts(stages)
-        score["options"] = scoring_digest(config, scorers[name].row)
+        score["options"], score["encoders"] = scoring_digest(config, scorers[name].row), encoders
         note = scorers[name].moving.note(last.unmoved.shape[1])
         if note:
             score["note"] = note
@@ -72,12 +69,21 @@ def scores(
     return found
 
 
-def earlier_scores(workdir: Path, config: Config) -> dict[str, dict[str, Any]]:
-    """Rows that an earlier command scored on this workdir with the same options stay in the table."""
-    earlier = _earlier(workdir).get("scores", {})
-    rows = {name: find(name) for name in earlier}
-    digests = {name: scoring_digest(config, row) for name, row in rows.items() if row is not None}
-    return {name: score for name, score in earlier.items() if score.get("options") == digests.get(name, "")}
+def earlier_scores(work: Workdir, config: Config, stages: int) -> dict[str, dict[str, Any]]:
+    """Rows that an earlier command scored on this workdir stay in the table, unless what they depend on has changed."""
+    kept = {}
+    for name, score in _earlier(work.path).get("scores", {}).items():
+        row = find(name)
+        if row is None or score.get("options") != scoring_digest(config, row):
+            continue
+        trained_with = work.trajectory_options(row.objective)
+        if trained_with is None:  # the encoders are gone, and nothing contradicts their scores
+            kept[name] = score
+        elif trained_with == trajectory_options(config, row.objective):
+            folder = work.trajectory_folder(row.objective)
+            if score.get("encoders") == snapshots_digest(folder, stages):
+                kept[name] = score
+    return kept
 
 
 def train_summary(training: dict[str, dict[str, Any]], workdir: Path) -> dict[str, Any]:
@@ -96,14 +102,14 @@ def train_summary(training: dict[str, dict[str, Any]], workdir: Path) -> dict[st
     }
 
 
-def setting(config: Config, pipeline: Pipeline) -> dict[str, Any]:
-    scenario = pipeline.scenario
+def setting(config: Config, images: Images) -> dict[str, Any]:
+    scenario = images.scenario
     return {
         "dataset": config.data.dataset,
         "start": config.scenario.start,
         "tasks": scenario.num_tasks - (config.scenario.start == "warm"),
         "split": "custom" if config.scenario.task_sizes else "equal",
-        "data": pipeline.dataset.identity,
+        "data": images.dataset.identity,
         "class_order": scenario.class_order.tolist(),
         "task_classes": [
             scenario.class_order[list(scenario.classes(t))].tolist() for t in range(scenario.num_tasks)
@@ -131,20 +137,21 @@ def environment(layout: Layout) -> dict[str, Any]:
     }
 
 
-def true_means(trajectory, pipeline: Pipeline, work: Workdir) -> tuple[np.ndarray, np.ndarray]:
-    """[C, d] means of every class's training images under the last two encoders: for the metric only."""
-    last = pipeline.scenario.num_tasks - 1
-    path = work.path / "scores" / f"{trajectory.name}_true_means.npz"
+def true_means(trajectory: Trajectory, work: Workdir) -> tuple[np.ndarray, np.ndarray]:
+    """[C, d] means of every class's training images under the last two encoders: for the drift cosine only."""
+    images, last = trajectory.images, len(trajectory) - 1
+    path = work.path / "scores" / f"{trajectory.name}_true_means_{trajectory.digest(last)}.npz"
     saved = read_arrays(path)
     if not hosts.agree(saved is not None):
-        indices = np.concatenate([pipeline.task_images(task) for task in range(last)])
-        labels = pipeline.labels["train"][indices]
+        indices = np.concatenate([images.of_task(task) for task in range(last)])
+        labels, classes = images.labels["train"][indices], images.scenario.num_classes
         saved = {}
         for key, task in (("old", last - 1), ("new", last)):
-            features, _ = pipeline.encode(trajectory[task].variables, "train", indices, work.stop_if_preempted)
-            sums = np.zeros((pipeline.scenario.num_classes, features.shape[1]))
+            variables = trajectory[task].variables
+            features, _ = trajectory.features.encode(variables, "train", indices, work.stop_if_preempted)
+            sums = np.zeros((classes, features.shape[1]))
             np.add.at(sums, labels, features)
-            counts = np.bincount(labels, minlength=pipeline.scenario.num_classes)
+            counts = np.bincount(labels, minlength=classes)
             saved[key] = sums / np.maximum(counts, 1)[:, None]
         if jax.process_index() == 0:
             write_arrays(path, saved)

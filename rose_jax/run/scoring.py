@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax.classifiers.ncm import CLASSIFIERS
+from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.compensation import COMPENSATIONS
-from rose_jax.config import Config
 from rose_jax.data.order import generator
 from rose_jax.errors import UserError
 from rose_jax.evolution.threads import wait_with_one_blas_thread
@@ -18,10 +17,11 @@ from rose_jax.run.identity import scoring_digest
 from rose_jax.run.stage import Stage
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import read_arrays, write_arrays
+from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
-from rose_jax.testtime import TEST_TIMES
-from rose_jax.testtime.stream import make_stream, run_stream
-from rose_jax.types import ClassMemory
+from rose_jax.testtime import ADAPTATIONS
+from rose_jax.testtime.stream import StreamResult, feature_calls, image_calls, make_stream, run_stream
+from rose_jax.types import Adaptation, ClassMemory, Model, Parts, PyTree, Start
 
 
 class Outcome(NamedTuple):
@@ -33,32 +33,41 @@ class Outcome(NamedTuple):
     params: dict[str, Any]  # the classifier's
     counts: dict[str, float]  # of the test-time method and the compensation
     seconds: float  # of the stream, forward passes included
+    kept: tuple[Any, ...] = ()  # leaves of what the test-time method keeps for the next stage
 
 
 class Scorer:
     """One row of a table: its plug-ins, its compiled stream, its memory from stage to stage."""
 
-    def __init__(self, name: str, row: Row, config: Config, layout: Layout, folder: Path | None):
-        self.name, self.row, self.config, self.layout, self.folder = name, row, config, layout, folder
-        self.compensation = COMPENSATIONS[row.compensation](config)
-        self.classifier = CLASSIFIERS[row.classifier](config)
-        # The first stage has no old encoder, so a row that evolves starts evolving at the second.
-        self.still = TEST_TIMES["none"](config)
-        self.moving = TEST_TIMES[row.test_time](config)
-        self._streams: dict[bool, Any] = {}
-        self._ran: set[bool] = set()
+    def __init__(self, name: str, row: Row, parts: Parts, layout: Layout, folder: Path | None):
+        """folder: where outcomes are kept; None keeps none."""
+        self.name, self.row, self.parts, self.layout, self.folder = name, row, parts, layout, folder
+        self.compensation = COMPENSATIONS[row.compensation].make(parts)
+        self.classifier = CLASSIFIERS[row.classifier].make(parts)
+        self.still = ADAPTATIONS["none"].make(parts)
+        self.moving = ADAPTATIONS[row.test_time].make(parts)
+        self.programs = Programs()
+        self.seed = parts.config.seed  # of pseudo-features and other draws
         self._last: Outcome | None = None
 
-    def score(self, view: Stage) -> Outcome:
-        """The outcome of stage view.stage; those of earlier stages must have been asked for before."""
-        outcome = self._read(view.stage)
+    def score(self, view: Stage, encoders: str = "") -> Outcome:
+        """The outcome of stage view.stage; those of earlier stages must have been asked for before.
+
+        encoders: the digest of the snapshots up to this stage, by which the outcome's file is named.
+        """
+        path = self._path(view.stage, encoders)
+        arrays = read_arrays(path) if path else None
+        outcome = _unpack(arrays) if arrays else None
         if not hosts.agree(outcome is not None):
             outcome = self._run(view)
             if jax.process_count() > 1:  # CPUs of two kinds round differently
                 outcome = _unpack(hosts.share(_pack(outcome)))
-            self._write(view.stage, outcome)
+            if path and jax.process_index() == 0:
+                for stale in path.parent.glob(path.name.replace(encoders, "*")):  # of encoders that are gone
+                    stale.unlink(missing_ok=True)
+                write_arrays(path, _pack(outcome))
         if outcome is None:
-            raise UserError(f"{self._path(view.stage)} is there for process 0 only; the workdir must be shared.")
+            raise UserError(f"{path} is there for process 0 only; the workdir must be shared.")
         self._last = outcome
         return outcome
 
@@ -66,74 +75,89 @@ class Scorer:
         """Forget the stages so far, or go on after an outcome of another row; what is compiled stays compiled."""
         self._last = after
 
+    def adaptation(self, stage: int) -> Adaptation:
+        return self.moving if stage >= self.moving.first_stage else self.still
+
+    def forward_seconds(self, view: Stage) -> float:
+        """What of an outcome's time its cached features have taken."""
+        reads, every = self.adaptation(view.stage).reads, self.parts.config.evolution.evolve_every
+        new = view.test_seconds(view.stage) if "z_new" in reads else 0.0
+        return new + (view.test_seconds(view.stage - 1, every) if "z_old" in reads else 0.0)
+
     def _run(self, view: Stage) -> Outcome:
-        stage, options = view.stage, self.config.evolution
-        key = jax.random.key(int(generator("stream", self.config.seed, stage, 1).integers(2**31)))
-        move_key, stream_key = jax.random.split(key)
+        stage, adaptation = view.stage, self.adaptation(view.stage)
+        key = jax.random.key(int(generator("stream", self.seed, stage, 1).integers(2**31)))
+        move_key, stream_key, fit_key = jax.random.split(key, 3)
         snapshot = view.snapshots[stage]
         memory = merge(self._last.memory if self._last else None, snapshot.memory, stage)
-        unmoved = memory.mean
-        evolving = self.moving.evolves and stage > 0
-        test_time = self.moving if evolving or not self.moving.evolves else self.still
-        drift_map = None
+        unmoved, drift_map = memory.mean, None
         view.notes.clear()
-        if evolving:
+        if adaptation.moves_prototypes:
             drift_map = self.compensation.start(view) if self.compensation.start else snapshot.projector
         elif stage > 0:
             memory, drift_map = self.compensation.move(memory, view, move_key)
-        # Under the same BLAS threads as the stream, and waited for: a limit that falls in the middle changes bits.
+        # Set-up, stream and end run under the same number of BLAS threads, for that number changes rounding.
         fitted = self._last.params if self._last else None
         params = wait_with_one_blas_thread(self.classifier.fit, fitted, memory, view)
-        z_new = view.test_features(stage)
-        z_old = view.test_features(stage - 1) if evolving else z_new
-        prepare = jax.jit(test_time.prepare, static_argnums=5)
-        state = wait_with_one_blas_thread(
-            prepare, memory, jnp.int32(stage), drift_map, params, stream_key, self.classifier
+        model = Model(snapshot.variables, snapshot.head, snapshot.extra) if "images" in adaptation.reads else None
+        start = Start(
+            memory,
+            jnp.int32(stage),
+            drift_map,
+            params,
+            stream_key,
+            model,
+            adaptation.fit(view, fit_key),
+            self._kept(adaptation, model),
         )
-        result = run_stream(
-            self._stream(test_time),
-            state,
-            z_old,
-            z_new,
-            layout=self.layout,
-            batch_size=self.config.test.batch_size,
-            batches_per_call=self.config.test.batches_per_call,
-            evolve_every=options.evolve_every,
-            compiled=test_time.evolves in self._ran,
-        )
-        self._ran.add(test_time.evolves)
-        seconds = result.seconds + view.test_seconds(stage)
-        if evolving:
-            seconds += view.test_seconds(stage - 1) / options.evolve_every
-        carry = jax.jit(test_time.carry, static_argnums=2)
-        memory, params = wait_with_one_blas_thread(carry, result.state, memory, self.classifier)
+        init = jax.jit(adaptation.init, static_argnums=1)
+        result = self._stream(adaptation, wait_with_one_blas_thread(init, start, self.classifier), view)
+        finish = jax.jit(adaptation.finish, static_argnums=1)
+        end = wait_with_one_blas_thread(finish, result.state, self.classifier)
+        motion = self.classifier.motion
         return Outcome(
             result.predictions,
             np.asarray(unmoved),
-            jax.device_get(memory),
-            jax.device_get(self.classifier.keep(params)),
-            test_time.report(result.state) | view.notes,
-            seconds,
+            jax.device_get(end.memory),
+            jax.device_get(motion.keep(end.params) if motion else end.params),
+            adaptation.counts(result.state) | view.notes,
+            result.seconds + self.forward_seconds(view),
+            tuple(jax.device_get(jax.tree.leaves(end.kept))),
         )
 
-    def _stream(self, test_time):
-        if test_time.evolves not in self._streams:
-            self._streams[test_time.evolves] = make_stream(test_time, self.classifier)
-        return self._streams[test_time.evolves]
+    def _stream(self, adaptation: Adaptation, state: PyTree, view: Stage) -> StreamResult:
+        options, every = self.parts.config.test, self.parts.config.evolution.evolve_every
+        calls: Any
+        if "images" in adaptation.reads:
+            calls = image_calls(view.test_images(self.parts.config.testtime.batch_size), self.layout)
+        else:
+            calls = feature_calls(
+                view.test_features(view.stage - 1, every) if "z_old" in adaptation.reads else None,
+                view.test_features(view.stage),
+                layout=self.layout,
+                batch_size=options.batch_size,
+                batches_per_call=options.batches_per_call,
+                evolve_every=every,
+            )
+        return run_stream(
+            make_stream(adaptation, self.classifier, self.layout),
+            state,
+            calls,
+            layout=self.layout,
+            programs=self.programs,
+            name="moving" if adaptation is self.moving else "still",
+            pause=view.pause,
+        )
 
-    def _path(self, stage: int) -> Path | None:
-        digest = scoring_digest(self.config, self.row)
-        return self.folder / f"{self.name}_{digest}_stage_{stage:03d}.npz" if self.folder else None
+    def _kept(self, adaptation: Adaptation, model: Model | None) -> PyTree:
+        blank = adaptation.blank(model)
+        if self._last is None or not self._last.kept:
+            return blank
+        return jax.tree.unflatten(jax.tree.structure(blank), self._last.kept)
 
-    def _read(self, stage: int) -> Outcome | None:
-        path = self._path(stage)
-        arrays = read_arrays(path) if path else None
-        return _unpack(arrays) if arrays else None
-
-    def _write(self, stage: int, outcome: Outcome) -> None:
-        path = self._path(stage)
-        if path and jax.process_index() == 0:
-            write_arrays(path, _pack(outcome))
+    def _path(self, stage: int, encoders: str) -> Path | None:
+        options = scoring_digest(self.parts.config, self.row)
+        return self.folder / f"{self.name}_{options}_{encoders}_stage_{stage:03d}.npz" if self.folder else None
 
 
 def merge(old: ClassMemory | None, new: ClassMemory, stage: int) -> ClassMemory:
@@ -158,6 +182,7 @@ def _pack(outcome: Outcome) -> dict[str, Any]:
         "seconds": np.float64(outcome.seconds),
     }
     arrays |= {f"params/{name}": np.asarray(value) for name, value in outcome.params.items()}
+    arrays |= {f"kept/{index:04d}": np.asarray(value) for index, value in enumerate(outcome.kept)}
     return arrays | {f"counts/{name}": np.asarray(value) for name, value in outcome.counts.items()}
 
 
@@ -172,4 +197,5 @@ def _unpack(arrays: dict[str, np.ndarray]) -> Outcome:
         group("params/"),
         {name: value.item() for name, value in group("counts/").items()},
         float(arrays["seconds"]),
+        tuple(value for _, value in sorted(group("kept/").items())),
     )

@@ -2,50 +2,61 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.pipeline import TrainingBatches
 from rose_jax.errors import UserError
-from rose_jax.run.space import checkpoint_bytes
+from rose_jax.run.features import Features
+from rose_jax.run.identity import digest_of, trajectory_options, tree_digest
 from rose_jax.run.stage import Stage
 from rose_jax.runtime import hosts
-from rose_jax.runtime.checkpoint import Checkpoints
+from rose_jax.runtime.checkpoint import Checkpoints, read_note
+from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.loop import Window, make_task, total_steps, train_steps
+from rose_jax.train.objectives import make_objective
+from rose_jax.train.schedule import task_schedule
 from rose_jax.train.step import TrainState, make_begin, make_step
-from rose_jax.types import ClassMemory, Objective, Snapshot
+from rose_jax.types import ClassMemory, Parts, PyTree, Snapshot, Task
 
 KEEP_IN_TASK = 2  # the newest may turn out damaged
 
 
-class Trajectory(Sequence):
+class Trajectory(Sequence[Snapshot]):
     """Trains what is missing and reads what is there; indexing gives the snapshot of a task."""
 
-    def __init__(self, name: str, objective: Objective, pipeline: Pipeline, work: Workdir):
-        self.name, self.objective, self.work = name, objective, work
-        self.pipeline = pipeline.with_schedule(objective.train)
-        self.checkpoints = Checkpoints(work.path / "checkpoints" / name)
-        self.begin = make_begin(objective, pipeline.config.seed)
-        self.step = make_step(objective, pipeline.layout, pipeline.config.seed)
+    def __init__(self, name: str, parts: Parts, features: Features, work: Workdir):
+        self.name, self.parts, self.features, self.work = name, parts, features, work
+        self.images, self.layout = features.images, features.images.layout
+        work.claim_trajectory(name, trajectory_options(parts.config, name))
+        self.objective = make_objective(name, parts)
+        self.options = self.objective.train or parts.config.train
+        self.batches = TrainingBatches(self.images, self.options)
+        self.checkpoints = Checkpoints(work.trajectory_folder(name))
+        self.begin = make_begin(self.objective, parts.config.seed)
+        self.step = make_step(self.objective, self.layout, parts.config.seed)
+        self.programs = Programs()  # of training: one for the first task, one for all later ones
         self._loaded: dict[int, Snapshot] = {}  # least recently used first
         self._whole: dict[int, bool] = {}  # whether a task's snapshot is there and has been verified
 
     def __len__(self) -> int:
-        return self.pipeline.scenario.num_tasks
+        return self.images.scenario.num_tasks
 
-    def __getitem__(self, task):
+    def __getitem__(self, task: Any) -> Any:
         if task in self._loaded:
             self._loaded[task] = self._loaded.pop(task)  # the newest in use
         else:
             name = _stage_name(task)
             if not hosts.agree(self.checkpoints.usable(name)):
                 raise UserError(
-                    f"There is no usable snapshot of task {task} in {self.checkpoints.folder}. "
+                    f"There is no usable snapshot of task {task + 1} in {self.checkpoints.folder}. "
                     "The command that made the run trains it anew."
                 )
-            self._remember(task, _from_dict(self.checkpoints.restore(name, self.pipeline.layout.replicated)))
+            self._remember(task, _from_dict(self.checkpoints.restore(name, self.layout.replicated)))
         return self._loaded[task]
 
     def has(self, task: int) -> bool:
@@ -54,16 +65,30 @@ class Trajectory(Sequence):
             self._whole[task] = hosts.agree(self.checkpoints.usable(_stage_name(task)))
         return self._whole[task]
 
+    def digest(self, task: int) -> str:
+        """Of the snapshots 0..task: what was computed from them is named by it."""
+        return snapshots_digest(self.checkpoints.folder, task + 1)
+
+    def view(self, task: int, stream: np.ndarray | None = None, pause: Callable[[], None] = lambda: None) -> Stage:
+        """stream: indices of test images; None if nothing is to be streamed."""
+        chosen = np.empty(0, int) if stream is None else stream
+        return Stage(self.features, task, self, chosen, self.options.batch_size, pause)
+
     def bytes_to_come(self) -> int:
-        """What is still to be written: a snapshot per task, and the checkpoints inside one, one of them on its way."""
+        """What is still to be written: a snapshot per task, and the checkpoints inside one, one of them on its way.
+
+        How large a snapshot is only the first one tells: what an objective puts into it is known when it ends a task.
+        """
         missing = [task for task in range(len(self)) if not self.has(task)]
         if not missing:
             return 0
-        sizes = checkpoint_bytes(self.objective, self.begin, self.pipeline)
-        to_come = len(missing) * sizes.snapshot + (KEEP_IN_TASK + 1) * max(sizes.states[task] for task in missing)
+        state = jax.eval_shape(self.begin, None, self._task(0))
+        first = self.checkpoints.folder / _stage_name(0)
+        snapshot = _folder_size(first) if self.has(0) else _size((state.trainable, state.kept))
+        to_come = len(missing) * snapshot + (KEEP_IN_TASK + 1) * _size(state)
         # Those of an interrupted run give way to new ones, so that what was begun may be finished.
-        old = (file for file in self.checkpoints.folder.glob("task_*/**/*") if file.is_file())
-        return max(to_come - sum(file.stat().st_size for file in old), 0)
+        old = sum(_folder_size(folder) for folder in self.checkpoints.folder.glob("task_*"))
+        return max(to_come - old, 0)
 
     def train(self, task: int) -> float:
         """Trains task `task` unless its snapshot is there; returns seconds of training done now."""
@@ -71,36 +96,48 @@ class Trajectory(Sequence):
             self.checkpoints.remove_all(_step_prefix(task))  # a kill may have left some
             return 0.0
         begun = time.perf_counter()
-        pipeline, prev = self.pipeline, self[task - 1] if task else None
-        state, window = self._resume(self.begin(prev, make_task(pipeline, task)), task)
+        prev, traced = self[task - 1] if task else None, self._task(task)
+        state, window = self._resume(self.begin(prev, traced), task)
         saved = int(state.step)
         self.work.truncate(self.name, task, saved)
-        every = pipeline.config.train.checkpoint_every or pipeline.steps_per_epoch(task)
-        last = total_steps(pipeline, task)
-        after = sum(total_steps(pipeline, later) for later in range(task + 1, len(self)))
+        every = self.options.checkpoint_every or self.batches.steps_per_epoch(task)
+        last = total_steps(self.batches, task)
+        after = sum(total_steps(self.batches, later) for later in range(task + 1, len(self)))
         self.work.progress.task(task, len(self), last, first=saved, steps_after=after, label=self.name)
         state = train_steps(
-            self.step,
+            self._run_step,
             state,
             prev,
-            pipeline,
+            self.batches,
+            traced,
             task,
             log=self.work.logger(self.name),
             window=window,
             after_call=self.after_call(task, saved, every, last),
         )
-        view = Stage(pipeline, task, self, np.empty(0, int))
-        snapshot = self.objective.finish(state.trainable, state.batch_stats, prev, view, make_task(pipeline, task))
-        # Part of it each host has computed for itself, and CPUs of two kinds round differently.
-        self._remember(task, pipeline.layout.replicate(hosts.share(snapshot)))
-        self.checkpoints.save(_stage_name(task), _to_dict(self._loaded[task]))
+        snapshot = self.objective.finish(state.trainable, state.kept, prev, self.view(task), traced)
+        # Process 0's copy: part of it each host has computed for itself, and CPUs of two kinds round differently.
+        self._remember(task, self.layout.replicate(hosts.share(snapshot)))
+        saved_tree = _to_dict(self._loaded[task])
+        self.checkpoints.save(_stage_name(task), saved_tree, note={"digest": tree_digest(saved_tree)})
         self.checkpoints.wait()
         hosts.barrier(f"stage {task} saved")
         self._whole[task] = True
         self.checkpoints.remove_all(_step_prefix(task))
+        if task == 0:
+            self.work.need_space(self.bytes_to_come())
         return time.perf_counter() - begun
 
-    def after_call(self, task: int, first: int, every: int, last: int) -> Callable:
+    def _task(self, task: int) -> Task:
+        return make_task(self.images, task_schedule(self.options, task).weight_decay, task)
+
+    def _run_step(self, state: TrainState, prev: Snapshot | None, *args: Any) -> tuple[TrainState, dict[str, Any]]:
+        name = "first task" if prev is None else "later tasks"
+        return self.programs.compiled(name, self.step, state, prev, *args)(state, prev, *args)
+
+    def after_call(
+        self, task: int, first: int, every: int, last: int
+    ) -> Callable[[TrainState, int, Window], None]:
         """What happens between two calls of the step: profiling, a checkpoint now and then, a preemption notice."""
         saved = first
 
@@ -118,7 +155,7 @@ class Trajectory(Sequence):
             if preempted:
                 self.checkpoints.wait()
                 hosts.barrier("preempted")  # nobody leaves before the manifest is written
-                raise hosts.Preempted(f"stopped at step {done} of task {task}")
+                raise hosts.Preempted(f"stopped at step {done} of task {task + 1}")
 
         return act
 
@@ -127,7 +164,7 @@ class Trajectory(Sequence):
 
     def _resume(self, state: TrainState, task: int) -> tuple[TrainState, Window]:
         """The newest checkpoint inside the task that is whole, else the task's start."""
-        state, checkpoints = self.pipeline.layout.replicate(state), self.checkpoints
+        state, checkpoints = self.layout.replicate(state), self.checkpoints
         prefix = _step_prefix(task)
         usable = (name for name in reversed(checkpoints.attempts(prefix)) if checkpoints.usable(name))
         step = hosts.agree_on_number(int(next(usable, "_-1").rsplit("_", 1)[1]))
@@ -136,13 +173,21 @@ class Trajectory(Sequence):
         if step < 0:
             return state, Window()
         name = _step_name(task, step)
-        restored = checkpoints.restore(name, self.pipeline.layout.replicated, like=state)
+        restored = checkpoints.restore(name, self.layout.replicated, like=state)
         return restored, Window(**checkpoints.note(name))
 
     def _remember(self, task: int, snapshot: Snapshot) -> None:
         self._loaded[task] = snapshot
         while len(self._loaded) > 3:  # two encoders and the one before are all a stage needs
             del self._loaded[next(iter(self._loaded))]
+
+
+def snapshots_digest(folder: Path, tasks: int) -> str:
+    """Of the first so many snapshots in a trajectory's folder, without reading them; "" if one is missing."""
+    try:
+        return digest_of(read_note(folder, _stage_name(task))["digest"] for task in range(tasks))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _stage_name(task: int) -> str:
@@ -163,3 +208,11 @@ def _to_dict(snapshot: Snapshot) -> dict[str, Any]:
 
 def _from_dict(saved: dict[str, Any]) -> Snapshot:
     return Snapshot(**saved | {"memory": ClassMemory(**saved["memory"])})
+
+
+def _size(tree: PyTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _folder_size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

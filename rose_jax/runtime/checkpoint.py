@@ -73,7 +73,7 @@ class Checkpoints:
         return self._checkpointer.restore(self.folder / name, target)
 
     def note(self, name: str) -> Any:
-        return json.loads(self._manifest(name).read_text())["note"]
+        return read_note(self.folder, name)
 
     def names(self, prefix: str) -> list[str]:
         """Committed checkpoints with this prefix, oldest first (numbers in names are zero-padded)."""
@@ -160,7 +160,16 @@ class Checkpoints:
             ) from error
 
     def _manifest(self, name: str) -> Path:
-        return self.folder / f"{name}.manifest.json"
+        return _manifest(self.folder, name)
+
+
+def read_note(folder: Path, name: str) -> Any:
+    """What was saved with a checkpoint as its note."""
+    return json.loads(_manifest(folder, name).read_text())["note"]
+
+
+def _manifest(folder: Path, name: str) -> Path:
+    return folder / f"{name}.manifest.json"
 
 
 def _digest(files: dict[str, str], note: Any) -> str:

@@ -13,12 +13,14 @@ import jax
 
 from rose_jax.config import FREE_KEYS, Config
 from rose_jax.errors import UserError
-from rose_jax.run.identity import free_sections
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import is_leftover, write_text
 from rose_jax.runtime.profiler import Profiler
 from rose_jax.runtime.progress import Progress
 from rose_jax.runtime.writers import check_writers, make_writers
+
+LAYOUT = 2  # of the files in a workdir; 1 named results by their options alone
+SHARED = ("seed", "data", "scenario", "model")  # what all trajectories of a workdir have in common
 
 
 class Workdir:
@@ -70,7 +72,7 @@ class Workdir:
         self._undo.close()
 
     def stop_if_preempted(self) -> None:
-        """To be called where what is not on disk yet is soon done again."""
+        """To be called where little is lost: what is not on disk yet takes seconds or minutes to do again."""
         if self.preemption.asked():
             raise hosts.Preempted("stopped after training; a test stream that was under way starts over")
 
@@ -109,14 +111,15 @@ class Workdir:
 
     def truncate(self, objective: str, task: int, step: int) -> None:
         """Drops what an interrupted run logged after the step that is restored now."""
-        if jax.process_index() != 0 or not self.metrics_path.exists():
-            return
-        kept = [
-            line
-            for line in self.lines()
-            if line.get("objective") != objective or line["task"] != task or line["step"] <= step
-        ]
-        write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
+        if jax.process_index() == 0:
+            self._keep_lines(
+                lambda line: line.get("objective") != objective or line["task"] != task or line["step"] <= step
+            )
+
+    def _keep_lines(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        if self.metrics_path.exists():
+            kept = filter(wanted, self.lines())
+            write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def training_summary(self, objective: str) -> dict[str, float]:
         """Seconds and throughput of all training so far, over however many runs it took."""
@@ -128,7 +131,7 @@ class Workdir:
     # Whose folder it is.
 
     def _here(self) -> dict[str, Any]:
-        return {"data_identity": self.data} | json.loads(self.config.to_json())
+        return {"layout": LAYOUT, "data_identity": self.data} | json.loads(self.config.to_json())
 
     def _check_alike(self) -> None:
         """Hosts that were started with different settings would wait for each other, or add up what differs."""
@@ -167,20 +170,64 @@ class Workdir:
                 file.unlink(missing_ok=True)
         if path.exists():
             try:
-                differing = difference(json.loads(path.read_text()), here)
+                there = json.loads(path.read_text())
+                differing = difference(there, here)
             except (OSError, ValueError, TypeError, AttributeError) as error:
                 raise UserError(
                     f"{path} is not the config of a run ({error}). Give another --workdir, or remove what is there."
                 ) from None
-            if differing and self.overwrite:
+            if (differing or there.get("layout") != LAYOUT) and self.overwrite:
                 self._clear()
+            elif there.get("layout") != LAYOUT:
+                raise UserError(
+                    f"The workdir {self.path} was made by another version of rose_jax, whose results do not say which "
+                    "encoders they came from. Give another --workdir, or --overwrite to delete that run and start over."
+                )
             elif differing:
                 raise UserError(
-                    f"The workdir {self.path} was made with another config:\n"
-                    + "".join(f"  {key}: there {there!r}, here {here!r}\n" for key, there, here in differing)
-                    + "Give another --workdir, or --overwrite to delete that run and start over."
+                    f"The workdir {self.path} was made with another config:\n{_told(differing)}"
+                    "Give another --workdir, or --overwrite to delete that run and start over."
                 )
         write_text(path, json.dumps(here, indent=2) + "\n")
+
+    # The trajectories in it.
+
+    def trajectory_folder(self, name: str) -> Path:
+        return self.path / "checkpoints" / name
+
+    def trajectory_options(self, name: str) -> dict[str, Any] | None:
+        """The options that an objective's encoders here were trained with; None if there are none."""
+        folder = self.trajectory_folder(name)
+        if not any(folder.glob("*.manifest.json")):
+            return None
+        try:
+            return json.loads((folder / "options.json").read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{folder} holds checkpoints, but its options.json cannot be read ({error}): nobody can tell what they "
+                "were trained with. Remove the folder, or give another --workdir."
+            ) from None
+
+    def claim_trajectory(self, name: str, here: dict[str, Any]) -> None:
+        """Writes the options of an objective's encoders, or compares them with those that are there."""
+        refusal = None
+        if jax.process_index() == 0:
+            try:
+                there = self.trajectory_options(name)
+                differing = [] if there is None else _differing(there, here)
+                if differing and not self.overwrite:
+                    raise UserError(
+                        f"The encoders of {name!r} in {self.path} were trained with other options:\n{_told(differing)}"
+                        "Give another --workdir, or --overwrite to delete these encoders and train anew."
+                    )
+                if differing:
+                    self._remove(self.trajectory_folder(name))
+                    self._keep_lines(lambda line: line.get("objective") != name)
+                write_text(self.trajectory_folder(name) / "options.json", json.dumps(here, indent=2) + "\n")
+            except UserError as error:
+                refusal = error
+        if not hosts.agree(refusal is None):
+            raise refusal or UserError(f"Process 0 refused the encoders in {self.path}; its message says why.")
 
     def need_space(self, needed: int) -> None:
         """Refuses to start what could not be finished: `needed` bytes of checkpoints are still to come."""
@@ -194,15 +241,7 @@ class Workdir:
     def _clear(self) -> None:
         """--overwrite: removes what a run writes, and nothing else."""
         for name in ("checkpoints", "scores", "figures", "studies", "profile", "tensorboard", "wandb"):
-            try:
-                shutil.rmtree(self.path / name)
-            except FileNotFoundError:
-                pass
-            except OSError as error:  # what stayed would be taken for the new run's
-                raise UserError(
-                    f"--overwrite cannot remove {error.filename or self.path / name}: {error.strerror}. Remove the "
-                    "folder yourself, or give another --workdir."
-                ) from None
+            self._remove(self.path / name)
         for name in (
             "results.json",
             "metrics.jsonl",
@@ -213,18 +252,33 @@ class Workdir:
         ):
             (self.path / name).unlink(missing_ok=True)
 
+    def _remove(self, folder: Path) -> None:
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # what stayed would be taken for the new run's
+            raise UserError(
+                f"--overwrite cannot remove {error.filename or folder}: {error.strerror}. Remove the folder yourself, "
+                "or give another --workdir."
+            ) from None
+
 
 def difference(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Keys whose values differ between two saved configurations, the free ones left out."""
-    flat_here = _flatten(here)
-    # A key newer than the workdir had its default then; a whole section newer than it had no influence.
-    default = {k: v for k, v in _flatten(json.loads(Config().to_json())).items() if k.split(".")[0] in there}
-    flat_there = default | _flatten(there)
-    keys = [key for key in flat_here if key in flat_there and key not in FREE_KEYS]
-    # How trained encoders are scored may differ: outcomes are kept apart by the options they were scored with.
-    keys = [key for key in keys if key.split(".")[0] not in free_sections()]
-    pairs = ((key, flat_there.get(key), flat_here.get(key)) for key in keys)
-    return [(key, old, new) for key, old, new in pairs if old != new]
+    """Keys whose values differ between two saved configurations, of those that all trajectories share."""
+    flat = _flatten(here)
+    shared = [key for key in flat if key.split(".")[0] in (*SHARED, "data_identity") and key not in FREE_KEYS]
+    return _differing(_flatten(there), {key: flat[key] for key in shared})
+
+
+def _differing(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """A key that is newer than what was saved had its default then; one that is known no more means nothing."""
+    there = _flatten(json.loads(Config().to_json())) | there
+    return [(key, there.get(key), value) for key, value in here.items() if there.get(key) != value]
+
+
+def _told(differing: list[tuple[str, Any, Any]]) -> str:
+    return "".join(f"  {key}: there {there!r}, here {here!r}\n" for key, there, here in differing)
 
 
 def default_workdir(config: Config) -> Path:

@@ -69,7 +69,7 @@ def ledoit_wolf(residuals: np.ndarray) -> float:
     return float(np.clip(error / distance, 0, 1)) if distance > 0 else 1.0
 
 
-def moved(covariance: jax.Array, drift_map: jax.Array | None) -> jax.Array:
+def moved(covariance: Array, drift_map: Array | None) -> Array:
     """W^T Sigma W of [..., d, d]: the covariance of z W for rows z of covariance Sigma."""
     if drift_map is None:
         return covariance
@@ -81,7 +81,7 @@ def no_pairs(dim: int) -> PairMoments:
     return PairMoments(zero, zero, zero, jnp.zeros(()))
 
 
-def add_pairs(moments: PairMoments, z_old, z_new, enters) -> PairMoments:
+def add_pairs(moments: PairMoments, z_old: Array, z_new: Array, enters: Array) -> PairMoments:
     """With the pairs [n, d] of the rows that enter; those with NaN or Inf do not."""
     enters &= jnp.isfinite(z_old).all(axis=1) & jnp.isfinite(z_new).all(axis=1)
     z_old, z_new = (jnp.where(enters[:, None], z, 0) for z in (z_old, z_new))
@@ -95,7 +95,7 @@ def add_pairs(moments: PairMoments, z_old, z_new, enters) -> PairMoments:
     )
 
 
-def map_error(moments: PairMoments, drift_map: jax.Array | None) -> jax.Array:
+def map_error(moments: PairMoments, drift_map: Array | None) -> Array:
     """sum e^T e [d, d] of the errors e = z' - z W of a drift map on the pairs."""
     if drift_map is None:
         return moments.new - moments.cross - moments.cross.T + moments.old
@@ -103,13 +103,13 @@ def map_error(moments: PairMoments, drift_map: jax.Array | None) -> jax.Array:
     return moments.new - pulled - pulled.T
 
 
-def mixed(first: jax.Array, first_weight: jax.Array, second: jax.Array, second_weight: jax.Array) -> jax.Array:
+def mixed(first: Array, first_weight: Array, second: Array, second_weight: Array) -> Array:
     """The mean of two matrices by weight; zeros if there is none."""
     total = first_weight + second_weight
     return (first_weight * first + second_weight * second) / jnp.maximum(total, 1)
 
 
-def whitening(covariance: jax.Array, ridge: jax.Array | float) -> tuple[jax.Array, jax.Array]:
+def whitening(covariance: Array, ridge: Array | float) -> tuple[jax.Array, jax.Array]:
     """(Sigma + ridge tr(Sigma)/d I)^(-1/2) [d, d], and log det of what is in the brackets.
 
     Finite whatever Sigma is: directions without variance get what float32 resolves beside the largest, and a
@@ -127,5 +127,5 @@ def whitening(covariance: jax.Array, ridge: jax.Array | float) -> tuple[jax.Arra
     return transform, jnp.sum(jnp.log(values * scale))
 
 
-def symmetric(matrix: jax.Array) -> jax.Array:
+def symmetric(matrix: Array) -> jax.Array:
     return (matrix + jnp.swapaxes(matrix, -1, -2)) / 2

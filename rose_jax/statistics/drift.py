@@ -1,12 +1,11 @@
-"""What is read of D_t when a task has ended: features of the same augmented images under both encoders."""
+"""What several methods read of D_t when a task has ended: features of the same images under both encoders."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from rose_jax.types import ClassMemory, PyTree
+from rose_jax.types import Augment, ClassMemory, PyTree, StageView
 
 
 class Pairs(NamedTuple):
@@ -17,7 +16,9 @@ class Pairs(NamedTuple):
     labels: np.ndarray  # [n], internal
 
 
-def paired_features(view, key: jax.Array, old: PyTree, new: PyTree, transform: Callable | None = None) -> Pairs:
+def paired_features(
+    view: StageView, key: jax.Array, old: PyTree, new: PyTree, transform: Augment | None = None
+) -> Pairs:
     """One pass over D_t; old and new are the variables of f_{t-1} and f_t."""
     parts = []
     for images, labels, mask in view.train_batches(key, 1, transform):

@@ -1,15 +1,12 @@
 """What happens while unlabelled test images stream by: one file per method, one line here."""
 
-from collections.abc import Callable
+from rose_jax.testtime import batch_norm, evolution, none
+from rose_jax.types import Adaptation, Plugin
 
-from rose_jax.config import Config
-from rose_jax.testtime import evolution as evolve
-from rose_jax.testtime import none
-from rose_jax.types import TestTime
-
-TEST_TIMES: dict[str, Callable[[Config], TestTime]] = {
-    "none": none.make,
-    "rose": evolve.make_rose,
-    "gd": evolve.make_gd,
-    "gd_queue": evolve.make_gd_queue,
+ADAPTATIONS: dict[str, Plugin[Adaptation]] = {
+    "none": Plugin(none.make),
+    "rose": Plugin(evolution.make_rose, ("evolution",)),
+    "gd": Plugin(evolution.make_gd, ("evolution",)),
+    "gd_queue": Plugin(evolution.make_gd_queue, ("evolution",)),
+    "batch_norm": Plugin(batch_norm.make, ("testtime",)),
 }

@@ -10,13 +10,23 @@ import jax
 import jax.numpy as jnp
 
 from rose_jax import evolution
-from rose_jax.config import Config
 from rose_jax.statistics.covariance import PairMoments, add_pairs, no_pairs
-from rose_jax.types import Array, Classifier, ClassMemory, PyTree, StreamBatch, TestTime
+from rose_jax.types import (
+    Adaptation,
+    Array,
+    Classifier,
+    ClassMemory,
+    End,
+    Motion,
+    Parts,
+    PyTree,
+    Start,
+    StreamBatch,
+)
 
 
-def make_rose(config: Config) -> TestTime:
-    options = config.evolution
+def make_rose(parts: Parts) -> Adaptation:
+    options = parts.config.evolution
     ridge = None if options.ridge < 0 else options.ridge
     evolver = evolution.rose(
         capacity=options.capacity,
@@ -25,22 +35,25 @@ def make_rose(config: Config) -> TestTime:
         solver=options.solver,
         ridge=ridge,
     )
-    note = lambda dim: evolution.ridge_for(options.capacity, dim, ridge)[1]  # noqa: E731
-    return _test_time(evolver, options.granularity)._replace(note=note)
+
+    def note(dim: int) -> str | None:
+        return evolution.ridge_for(options.capacity, dim, ridge)[1]
+
+    return _adaptation(evolver, options.granularity)._replace(note=note)
 
 
-def make_gd(config: Config) -> TestTime:
+def make_gd(parts: Parts) -> Adaptation:
     """One Adam step per update on the pairs that came in."""
-    return _test_time(_gd(config, queue=False), config.evolution.granularity)
+    return _adaptation(_gd(parts, queue=False), parts.config.evolution.granularity)
 
 
-def make_gd_queue(config: Config) -> TestTime:
+def make_gd_queue(parts: Parts) -> Adaptation:
     """One Adam step per update on the whole of the queue that rose would have."""
-    return _test_time(_gd(config, queue=True), config.evolution.granularity)
+    return _adaptation(_gd(parts, queue=True), parts.config.evolution.granularity)
 
 
-def _gd(config: Config, queue: bool) -> evolution.Evolver:
-    options = config.evolution
+def _gd(parts: Parts, queue: bool) -> evolution.Evolver:
+    options = parts.config.evolution
     return evolution.gd(
         lr=options.gd_lr,
         granularity=options.granularity,
@@ -55,72 +68,80 @@ GROWTH = 4  # what a refresh can change shrinks as the stream grows: it waits fo
 
 
 class Evolving(NamedTuple):
-    """The state of a stream. What the classifier owns moves with the prototypes (see types.Classifier)."""
+    """The state of a stream. What the classifier owns moves with the prototypes (see types.Motion)."""
 
     evolver: Any
     memory: ClassMemory  # unmoved
     params: PyTree
     images: Array  # int32 [], so far
-    since: Array  # int32 [], of these since the classifier's params were last evolved
+    since: Array  # int32 [], of these since the classifier's params last followed the drift
     pairs: PairMoments | None  # of those that entered; None where the classifier does not read them
 
 
-def _test_time(evolver: evolution.Evolver, granularity: int) -> TestTime:
-    def prepare(memory: ClassMemory, stage, start, params, key, classifier: Classifier) -> Evolving:
-        moves, seen = (memory.origin >= 0) & (memory.origin < stage), memory.origin >= 0
-        init = partial(evolver.init, memory.mean, moves, seen, start, key)
-        pairs = no_pairs(memory.mean.shape[1]) if classifier.reads_pairs else None
-        state = evolve_params(Evolving(init(), memory, params, jnp.int32(0), jnp.int32(0), pairs), classifier)
-        metric = classifier.metric(state.params) if classifier.metric else None
-        return state if metric is None else state._replace(evolver=init(metric))
+def _adaptation(evolver: evolution.Evolver, granularity: int) -> Adaptation:
+    def init(start: Start, classifier: Classifier) -> Evolving:
+        memory, motion = start.memory, classifier.motion
+        moves, seen = (memory.origin >= 0) & (memory.origin < start.stage), memory.origin >= 0
+        begin = partial(evolver.init, memory.mean, moves, seen, start.drift_map, start.key)
+        pairs = no_pairs(memory.mean.shape[1]) if motion and motion.reads_pairs else None
+        state = Evolving(begin(), memory, start.params, jnp.int32(0), jnp.int32(0), pairs)
+        if motion is None:
+            return state
+        state = follow(state, motion)
+        return state._replace(evolver=begin(motion.metric(state.params))) if motion.metric else state
 
-    def step(state: Evolving, batch: StreamBatch, classifier: Classifier):
-        if not classifier.refresh:
+    def step(state: Evolving, batch: StreamBatch, classifier: Classifier) -> tuple[Evolving, jax.Array]:
+        motion = classifier.motion
+        if motion is None or not motion.refresh:
             return advance(state, batch, classifier)
 
-        def refresh_and_advance(state: Evolving, part: StreamBatch):
-            due = state.since >= jnp.maximum(classifier.refresh, state.images // GROWTH)
-            state = jax.lax.cond(due, lambda state: refresh(state, classifier), lambda state: state, state)
+        def refresh_and_advance(state: Evolving, part: StreamBatch) -> tuple[Evolving, jax.Array]:
+            due = state.since >= jnp.maximum(motion.refresh, state.images // GROWTH)
+            state = jax.lax.cond(due, lambda state: refresh(state, motion), lambda state: state, state)
             return advance(state, part, classifier)
 
-        rows = batch.z_new.shape[0]
-        size = part_size(rows, classifier.refresh, granularity)
+        rows = batch.valid.shape[0]
+        size = part_size(rows, motion.refresh, granularity)
         parts = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), batch)
         state, scores = jax.lax.scan(refresh_and_advance, state, parts)
         return state, scores.reshape(rows, -1)
 
-    def advance(state: Evolving, batch: StreamBatch, classifier: Classifier):
+    def advance(state: Evolving, batch: StreamBatch, classifier: Classifier) -> tuple[Evolving, jax.Array]:
         evolved, scores = evolver.step(state.evolver, batch.z_old, batch.z_new, batch.valid, batch.enters)
-        rows = batch.z_new.shape[0]
+        rows = batch.valid.shape[0]
         state = state._replace(evolver=evolved, images=state.images + rows, since=state.since + rows)
         if state.pairs is not None:
             state = state._replace(
                 pairs=add_pairs(state.pairs, batch.z_old, batch.z_new, batch.valid & batch.enters)
             )
-        if classifier.metric is None:  # the evolver cannot take these scores; what could not be read stays NaN
+        if not classifier.scored_by_evolution:  # what could not be read stays NaN
             unread = jnp.isnan(scores).any(axis=1)[:, None]
             scores = jnp.where(unread, jnp.nan, classifier.logits(state.params, current(state), batch.z_new))
         return state, scores
 
-    def carry(state: Evolving, memory: ClassMemory, classifier: Classifier) -> tuple[ClassMemory, PyTree]:
-        return current(state), evolve_params(state, classifier).params
+    def finish(state: Evolving, classifier: Classifier) -> End:
+        params = follow(state, classifier.motion).params if classifier.motion else state.params
+        return End(current(state), params, None)
 
-    def report(state: Evolving) -> dict[str, int]:
+    def counts(state: Evolving) -> dict[str, int]:
         return {name: int(count) for name, count in state.evolver.counts._asdict().items()}
 
     def current(state: Evolving) -> ClassMemory:
         return state.memory._replace(mean=evolver.prototypes(state.evolver))
 
-    def evolve_params(state: Evolving, classifier: Classifier) -> Evolving:
-        params = classifier.evolve(state.params, current(state), evolver.map(state.evolver), state.pairs)
+    def follow(state: Evolving, motion: Motion) -> Evolving:
+        params = motion.follow(state.params, current(state), evolver.map(state.evolver), state.pairs)
         return state._replace(params=params, since=jnp.int32(0))
 
-    def refresh(state: Evolving, classifier: Classifier) -> Evolving:
-        state = evolve_params(state, classifier)
-        metric = classifier.metric(state.params) if classifier.metric else None
-        return state if metric is None else state._replace(evolver=evolver.with_metric(state.evolver, metric))
+    def refresh(state: Evolving, motion: Motion) -> Evolving:
+        state = follow(state, motion)
+        if motion.metric is None:
+            return state
+        return state._replace(evolver=evolver.with_metric(state.evolver, motion.metric(state.params)))
 
-    return TestTime(True, prepare, step, carry, report)
+    reads = frozenset({"z_old", "z_new"})
+    # The first stage has no old encoder, so that an evolution starts at the second.
+    return Adaptation(reads, True, 1, init, step, finish, counts)
 
 
 def part_size(rows: int, refresh: int, granularity: int) -> int:

@@ -1,17 +1,30 @@
-"""No evolution: every image is scored by the same prototypes or head."""
+"""No adaptation: every image is scored by the same prototypes or head."""
 
-from rose_jax.config import Config
-from rose_jax.types import TestTime
+from typing import NamedTuple
+
+import jax
+
+from rose_jax.types import Adaptation, Classifier, ClassMemory, End, Parts, PyTree, Start, StreamBatch
 
 
-def make(config: Config) -> TestTime:
-    def prepare(memory, stage, drift_map, params, key, classifier):
-        return {"memory": memory, "params": classifier.evolve(params, memory, drift_map, None)}
+class Scored(NamedTuple):
+    memory: ClassMemory
+    params: PyTree  # the classifier's
 
-    def step(state, batch, classifier):
-        return state, classifier.logits(state["params"], state["memory"], batch.z_new)
 
-    def carry(state, memory, classifier):
-        return memory, state["params"]
+def make(parts: Parts) -> Adaptation:
+    def step(state: Scored, batch: StreamBatch, classifier: Classifier) -> tuple[Scored, jax.Array]:
+        return state, classifier.logits(state.params, state.memory, batch.z_new)
 
-    return TestTime(False, prepare, step, carry, lambda state: {})
+    return Adaptation(frozenset({"z_new"}), False, 0, begin, step, finish)
+
+
+def begin(start: Start, classifier: Classifier) -> Scored:
+    params = start.params
+    if classifier.motion is not None:
+        params = classifier.motion.follow(params, start.memory, start.drift_map, None)
+    return Scored(start.memory, params)
+
+
+def finish(state: Scored, classifier: Classifier) -> End:
+    return End(state.memory, state.params, None)

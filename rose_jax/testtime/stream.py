@@ -1,84 +1,94 @@
-"""The test stream: a jitted scan over batches whose carry is the test-time state. No label comes near it."""
+"""The test stream, call by call. No label comes near it.
+
+Features: one call is a jitted scan over batches whose carry is the method's state. Images: one call is one batch, for
+on the CPU a gradient of a convolution is ruinous inside a loop body.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.stages import Wrapped
 
+from rose_jax.evolution.core import predict
 from rose_jax.evolution.threads import wait_with_one_blas_thread
+from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
-from rose_jax.types import Classifier, StreamBatch, TestTime
+from rose_jax.types import Adaptation, Classifier, PyTree, StreamBatch
+
+Call = tuple[StreamBatch, int]  # and how many of its images are no padding
 
 
 class StreamResult(NamedTuple):
-    state: Any
+    state: PyTree
     predictions: np.ndarray  # int32 [n], -1 where an image could not be scored
-    seconds: float  # of evolution and classification, compilation left out
+    seconds: float  # without compilation and, where features are read, without forward passes
 
 
-def make_stream(test_time: TestTime, classifier: Classifier) -> Callable:
-    """(state, batches of shape [k, b, ...]) -> state, predictions [k, b]."""
+def make_stream(adaptation: Adaptation, classifier: Classifier, layout: Layout) -> Wrapped:
+    """(state, batches [k, b, ...]) -> state, labels [k, b]; where images are read, batches are one: [b, ...]."""
 
-    def body(state, batch: StreamBatch):
-        state, scores = test_time.step(state, batch, classifier)
-        # A row of NaN has no best class, and argmax would silently say 0.
-        scored = ~jnp.isnan(scores).any(-1)
-        return state, jnp.where(scored, jnp.argmax(scores, -1), -1).astype(jnp.int32)
+    def body(state: PyTree, batch: StreamBatch) -> tuple[PyTree, jax.Array]:
+        state, scores = adaptation.step(state, batch, classifier)
+        return state, predict(scores)
 
-    @jax.jit
-    def test_stream(state, batches: StreamBatch):
+    def scan(state: PyTree, batches: StreamBatch) -> tuple[PyTree, jax.Array]:
         return jax.lax.scan(body, state, batches)
 
-    return test_stream
+    return jax.jit(body if "images" in adaptation.reads else scan, out_shardings=layout.replicated)
 
 
 def run_stream(
-    stream: Callable,
-    state: Any,
-    z_old: np.ndarray,
+    stream: Wrapped,
+    state: PyTree,
+    calls: Iterable[Call],
+    *,
+    layout: Layout,
+    programs: Programs,
+    name: str,
+    pause: Callable[[], None] = lambda: None,
+) -> StreamResult:
+    """All calls have one shape, so that every stage runs the same executable; it is known to `programs` by name."""
+    state, seconds = layout.replicate(state), 0.0
+    predictions = [np.empty(0, np.int32)]
+    for batch, count in calls:
+        pause()
+        run = programs.compiled(name, stream, state, batch)
+        begin = time.perf_counter()
+        state, labels = jax.block_until_ready(wait_with_one_blas_thread(run, state, batch))
+        seconds += time.perf_counter() - begin
+        predictions.append(np.asarray(labels).reshape(-1)[:count])
+    return StreamResult(state, np.concatenate(predictions), seconds)
+
+
+def feature_calls(
+    z_old: np.ndarray | None,
     z_new: np.ndarray,
     *,
     layout: Layout,
     batch_size: int,
     batches_per_call: int,
     evolve_every: int = 1,
-    compiled: bool = False,
-) -> StreamResult:
-    """Feeds n pairs in calls of one fixed shape, so that every stage runs the same executable.
-
-    compiled: the stream has run before, so its first call need not be repeated for the clock's sake.
-    """
-    n, per_call = len(z_new), batch_size * batches_per_call
-    predictions = np.empty(n, np.int32)
-    state = layout.replicate(state)
-    seconds = 0.0
-    for start in range(0, n, per_call):
-        batches = layout.replicate(
-            _pack(z_old, z_new, start, per_call, (batches_per_call, batch_size), evolve_every)
-        )
-        if start == 0 and not compiled:
-            # compile outside the clock; the state is not donated, so this run leaves no trace
-            jax.block_until_ready(wait_with_one_blas_thread(stream, state, batches))
-        begin = time.perf_counter()
-        state, labels = jax.block_until_ready(wait_with_one_blas_thread(stream, state, batches))
-        seconds += time.perf_counter() - begin
-        stop = min(start + per_call, n)
-        predictions[start:stop] = np.asarray(labels).reshape(-1)[: stop - start]
-    return StreamResult(state, predictions, seconds)
+) -> Iterator[Call]:
+    """z_new: [n, d]; z_old: [ceil(n / evolve_every), d], of the images that enter the queue."""
+    shape, size = (batches_per_call, batch_size), batch_size * batches_per_call
+    for start in range(0, len(z_new), size):
+        position = np.arange(start, start + size)
+        enters, valid = position % evolve_every == 0, position < len(z_new)
+        new, old = np.zeros((size, z_new.shape[1]), np.float32), None
+        new[valid] = z_new[position[valid]]
+        if z_old is not None:
+            old = np.zeros_like(new)
+            old[valid & enters] = z_old[position[valid & enters] // evolve_every]
+        batch = StreamBatch(valid, enters, old, new)
+        folded = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), batch)
+        yield layout.replicate(folded), int(valid.sum())
 
 
-def _pack(z_old, z_new, start: int, per_call: int, shape: tuple[int, int], evolve_every: int) -> StreamBatch:
-    stop = min(start + per_call, len(z_new))
-    position = np.arange(start, start + per_call)
-
-    def pad(z):
-        padded = np.zeros((per_call, z.shape[1]), np.float32)
-        padded[: stop - start] = z[start:stop]
-        return padded.reshape(*shape, z.shape[1])
-
-    valid = position < stop
-    enters = position % evolve_every == 0
-    return StreamBatch(pad(z_old), pad(z_new), valid.reshape(shape), enters.reshape(shape))
+def image_calls(images: Iterable[tuple[Any, int]], layout: Layout) -> Iterator[Call]:
+    """images: uint8 [b, h, w, 3], split over the devices, and how many of them are no padding."""
+    for batch, count in images:
+        valid, enters = layout.split((np.arange(len(batch)) < count, np.ones(len(batch), bool)))
+        yield StreamBatch(valid, enters, images=batch), count

@@ -4,20 +4,15 @@ A head then has four rows per class (class c upright is row 4c), followed by one
 classes. Both blocks have their final size from the start; masks say which rows are in use.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from rose_jax.config import Config
-from rose_jax.data import augment
 from rose_jax.data.augment import views
-from rose_jax.data.scenario import make_scenario
-from rose_jax.models.heads import renew_rows
-from rose_jax.models.resnet import Encoder
+from rose_jax.models.heads import Head, renew_rows
 from rose_jax.train import losses
-from rose_jax.types import Batch, Task
+from rose_jax.types import Batch, Encoder, MakeBatch, Parts, Task
 
 
 class Expansion(NamedTuple):
@@ -26,7 +21,7 @@ class Expansion(NamedTuple):
     classes: int  # C
     per_class: int  # outputs of a class
     pairs: tuple[int, int]  # outputs for mixtures, in the first task and in later ones
-    batch: Callable  # (key, images uint8, labels, mask, task) -> Batch; extra: the second view or None
+    batch: MakeBatch  # extra: the second view or None
 
     @property
     def lasting(self) -> int:
@@ -37,23 +32,18 @@ class Expansion(NamedTuple):
         return self.lasting + self.pairs[0 if first_task else 1]
 
 
-def make_expansion(
-    expand: bool, config: Config, num_classes: int, transform: Callable, second_view: bool = True
-) -> Expansion:
-    """transform: (key, uint8 images) -> augmented and normalised ones."""
+def make_expansion(expand: bool, parts: Parts, second_view: bool = True) -> Expansion:
+    num_classes, sizes, transform = parts.scenario.num_classes, parts.scenario.sizes, parts.transform
     if not expand:
-        return Expansion(
-            num_classes,
-            1,
-            (0, 0),
-            lambda key, images, labels, mask, task: Batch(transform(key, images), labels, mask),
-        )
-    sizes = make_scenario(config.scenario, num_classes).sizes
+
+        def plain(key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
+            return Batch(transform(key, images), labels, mask)
+
+        return Expansion(num_classes, 1, (0, 0), plain)
     pairs = views.n_pairs(sizes[0]), views.n_pairs(max(sizes[1:], default=1))
-    normalise = augment.eval_transform(normalisation=config.data.normalisation)
     lasting = views.ROTATIONS * num_classes
 
-    def batch(key, images, labels, mask, task: Task) -> Batch:
+    def batch(key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
         """[B] -> 4B rotated and 4B mixed images, and the 4B of the second view, rotated alike, in `extra` if asked for."""
         augment_key, mix_key, view_key = jax.random.split(key, 3)
         augmented = transform(augment_key, images)
@@ -61,7 +51,7 @@ def make_expansion(
         mixed = views.mix_classes(mix_key, augmented, labels, task.offset, mask)
         second = None
         if second_view:
-            second, _ = views.rotations(normalise(views.second_view(view_key, images)), labels)
+            second, _ = views.rotations(parts.normalise(views.second_view(view_key, images)), labels)
         return Batch(
             jnp.concatenate([turned, mixed.images]),
             jnp.concatenate([turned_labels, lasting + mixed.pair]),
@@ -72,7 +62,9 @@ def make_expansion(
     return Expansion(num_classes, views.ROTATIONS, pairs, batch)
 
 
-def outputs_among(expansion: Expansion, width: int, first, count, task: Task) -> jax.Array:
+def outputs_among(
+    expansion: Expansion, width: int, first: jax.Array | int, count: jax.Array | int, task: Task
+) -> jax.Array:
     """bool [width]: the outputs of classes first .. first + count - 1, and of the task's mixtures."""
     index = jnp.arange(width)
     of_classes = (index >= expansion.per_class * first) & (index < expansion.per_class * (first + count))
@@ -80,9 +72,7 @@ def outputs_among(expansion: Expansion, width: int, first, count, task: Task) ->
     return of_classes | ((index >= expansion.lasting) & (index < expansion.lasting + mixtures))
 
 
-def carry_head(
-    expansion: Expansion, previous: dict[str, Any], fresh: dict[str, Any], task: Task
-) -> dict[str, Any]:
+def carry_head(expansion: Expansion, task: Task, previous: Head, fresh: Head) -> Head:
     """The previous head's rows of old classes; all others, and those of mixtures, from `fresh`."""
     width = len(fresh["weight"])
     padded = {
@@ -92,7 +82,7 @@ def carry_head(
     return renew_rows(padded, fresh, jnp.arange(width) < expansion.per_class * task.offset)
 
 
-def lasting_head(expansion: Expansion, head: dict[str, Any]) -> dict[str, Any]:
+def lasting_head(expansion: Expansion, head: Head) -> Head:
     """Without the rows of the task's mixtures."""
     return {name: rows[: expansion.lasting] if rows.ndim else rows for name, rows in head.items()}
 

@@ -1,4 +1,4 @@
-"""Runs one task's steps: feeds in, log lines out, a snapshot at the end. Stops on the first non-finite term."""
+"""Runs one task's steps: feeds in, log lines out. Stops on the first term that is not finite."""
 
 import time
 from collections.abc import Callable
@@ -7,25 +7,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.pipeline import Images, TrainingBatches
 from rose_jax.errors import UserError
 from rose_jax.train.schedule import learning_rate, task_schedule
 from rose_jax.train.step import TrainState
 from rose_jax.types import Snapshot, Task
 
 
-def make_task(pipeline: Pipeline, task: int) -> Task:
-    schedule = task_schedule(pipeline.config.train, task)
-    scenario = pipeline.scenario
-    values = (np.int32(task), np.int32(scenario.offset(task)), np.int32(scenario.sizes[task]))
-    return pipeline.layout.replicate(Task(*values, np.float32(schedule.weight_decay)))
+def make_task(images: Images, weight_decay: float, task: int) -> Task:
+    scenario = images.scenario
+    numbers = np.array([task, scenario.offset(task), scenario.sizes[task]], np.int32)
+    return Task(*images.layout.replicate((*numbers, np.float32(weight_decay))))
 
 
 def train_steps(
-    step: Callable,
+    step: Callable[..., tuple[TrainState, dict[str, jax.Array]]],
     state: TrainState,
     prev: Snapshot | None,
-    pipeline: Pipeline,
+    batches: TrainingBatches,
+    task: Task,
     index: int,
     *,
     log: Callable[[dict[str, Any]], None],
@@ -37,30 +37,29 @@ def train_steps(
     `after_call` may checkpoint; with the state it must keep the window's sums, for a resumed run to write the
     same lines.
     """
-    config = pipeline.config.train
-    first, last = int(state.step), total_steps(pipeline, index)
-    task, data = make_task(pipeline, index), pipeline.resident("train")
+    options, images = batches.options, batches.images
+    first, last = int(state.step), total_steps(batches, index)
+    data, per_epoch = images.resident("train"), batches.steps_per_epoch(index)
     window = window or Window(first=first)
-    done = first
-    for feed, count in pipeline.feeds(
-        index, first, last, lambda epoch: learning_rate(config, pipeline.scenario, index, epoch)
-    ):
-        state, terms = step(state, prev, data, feed, task)
-        done += count
+    for feed, steps in batches.feeds(index, first, last):
+        lr = np.zeros(options.steps_per_call if data else 1, np.float32)
+        for row, number in enumerate(steps):
+            lr[row] = learning_rate(options, images.scenario, index, number // per_epoch)
+        state, terms = step(state, prev, data, feed, images.layout.replicate(lr), task)
+        done = steps.stop
         window.add(done, terms)
         # Terms are fetched in windows, so that the device never waits for the host in between.
-        if done // config.log_every > (done - count) // config.log_every or done == last:
+        if done // options.log_every > steps.start // options.log_every or done == last:
             means, seconds = window.close(index)
-            images = config.batch_size * (done - window.first)
             log(
                 {
                     "kind": "train",
                     "task": index,
                     "step": done,
                     "steps": last,
-                    "epoch": (done - 1) // pipeline.steps_per_epoch(index),
-                    "lr": float(np.asarray(feed.lr)[count - 1]),
-                    "images": images,
+                    "epoch": (done - 1) // per_epoch,
+                    "lr": float(lr[len(steps) - 1]),
+                    "images": options.batch_size * (done - window.first),
                     "seconds": round(seconds, 3),
                     **means,
                 }
@@ -102,5 +101,5 @@ class Window:
         return {name: value / self.calls for name, value in self.sums.items()}, seconds
 
 
-def total_steps(pipeline: Pipeline, task: int) -> int:
-    return task_schedule(pipeline.config.train, task).epochs * pipeline.steps_per_epoch(task)
+def total_steps(batches: TrainingBatches, task: int) -> int:
+    return task_schedule(batches.options, task).epochs * batches.steps_per_epoch(task)

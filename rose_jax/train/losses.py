@@ -112,6 +112,6 @@ def safe_sqrt(x: jax.Array) -> jax.Array:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 
 
-def _in_range(logits: jax.Array, first, count) -> jax.Array:
+def _in_range(logits: jax.Array, first: jax.Array | int, count: jax.Array | int) -> jax.Array:
     index = jnp.arange(logits.shape[-1])[None, :]
     return (index >= first) & (index < first + count)

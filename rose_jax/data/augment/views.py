@@ -25,12 +25,17 @@ class Mixtures(NamedTuple):
     valid: Array  # bool [times * B]
 
 
+def turn(images: Array) -> Array:
+    """[B, H, H, C] -> [4, B, H, H, C]: the batch at 0, 90, 180 and 270 degrees counter-clockwise."""
+    return jnp.stack([jnp.rot90(images, k, axes=(1, 2)) for k in range(ROTATIONS)])
+
+
 def rotations(images: Array, labels: Array) -> tuple[Array, Array]:
     """Each image at 0, 90, 180 and 270 degrees counter-clockwise, as classes 4y, 4y + 1, 4y + 2, 4y + 3.
 
     [B, H, H, C], [B] -> [4B, H, H, C], [4B], the four of an image next to each other. Class y upright is 4y.
     """
-    turned = jnp.stack([jnp.rot90(images, k, axes=(1, 2)) for k in range(ROTATIONS)], axis=1)
+    turned = jnp.moveaxis(turn(images), 0, 1)
     classes = ROTATIONS * labels[:, None] + jnp.arange(ROTATIONS, dtype=labels.dtype)[None, :]
     return turned.reshape(-1, *images.shape[1:]), classes.reshape(-1)
 

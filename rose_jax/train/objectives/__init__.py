@@ -1,21 +1,23 @@
 """What the encoder is trained on: one file per objective, one line here."""
 
-from collections.abc import Callable
-
 from rose_jax.errors import unknown
 from rose_jax.train.objectives import base, efc, fcs, lwf
-from rose_jax.types import Objective
+from rose_jax.types import Objective, Parts, Plugin
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {
-    "base": base.make,
-    "lwf": lwf.make,
-    "efc": efc.make,
-    "fcs": fcs.make,
+_MACHINE = (
+    "train.momentum",
+    "train.steps_per_call",
+)  # all that a method with a recipe of its own reads of `train`
+
+OBJECTIVES: dict[str, Plugin[Objective]] = {
+    "base": Plugin(base.make, ("train", "loss", "projector")),
+    "lwf": Plugin(lwf.make, ("train", "loss", "projector", "lwf")),
+    "efc": Plugin(efc.make, (*_MACHINE, "projector", "efc")),
+    "fcs": Plugin(fcs.make, (*_MACHINE, "projector", "fcs")),
 }
 
 
-def make_objective(name: str, **parts) -> Objective:
-    """parts: config, encoder, num_classes, image_shape, transform (of training images)."""
+def make_objective(name: str, parts: Parts) -> Objective:
     if name not in OBJECTIVES:
         raise unknown("objective", name, OBJECTIVES)
-    return OBJECTIVES[name](**parts)
+    return OBJECTIVES[name].make(parts)

@@ -1,59 +1,70 @@
-"""RoSE's baseline, Eq. 6: cross-entropy + lambda_1 distillation + lambda_2 supervised contrast.
+"""RoSE's baseline, Eq. 6: cross-entropy + lambda_1 distillation + lambda_2 supervised contrast."""
 
-The projector of Eq. 7 is trained in the same step (Alg. 2), without a gradient into the encoder.
-"""
+import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from rose_jax.config import Config
+from rose_jax.config import LossOptions
 from rose_jax.models.heads import head_logits, init_head
-from rose_jax.models.resnet import Encoder
 from rose_jax.train import losses, optimizers
 from rose_jax.train.expansion import carry_head, contrast, lasting_head, make_expansion, outputs_among
-from rose_jax.types import Batch, ClassMemory, Objective, Snapshot, Task
+from rose_jax.train.projector import NO_PROJECTOR, with_projector
+from rose_jax.train.start import class_means, start
+from rose_jax.types import (
+    Batch,
+    FeaturePair,
+    LossParts,
+    Objective,
+    Parts,
+    PyTree,
+    Snapshot,
+    StageView,
+    Task,
+)
 
 
-def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, transform) -> Objective:
-    dim = encoder.feature_dim
-    options = config.loss
-    expansion = make_expansion(options.expand_labels, config, num_classes, transform, options.second_view)
+def make(parts: Parts) -> Objective:
+    return with_projector(make_base(parts, parts.config.loss), parts)
 
-    def begin(key, prev, task: Task):
-        """Task 1 starts from scratch; later ones from the previous network with fresh rows for new classes."""
-        encoder_key, head_key, projector_key = jax.random.split(key, 3)
-        head = init_head(config.model.head, head_key, expansion.width(prev is None), dim)
-        projector = init_projector(config.projector.init, projector_key, dim)
-        if prev is None:
-            variables = encoder.init(encoder_key, jnp.zeros(image_shape))
-        else:
-            variables = prev.variables
-            head = carry_head(expansion, prev.head, head, task)
-        trainable = {"encoder": variables["params"], "head": head, "projector": projector}
-        return trainable, variables["batch_stats"]
 
-    def loss(trainable, batch_stats, prev: Snapshot | None, batch: Batch, task: Task, key):
-        variables = {"params": trainable["encoder"], "batch_stats": batch_stats}
-        out, batch_stats = encoder.apply(variables, batch.images, norm="batch", mask=batch.mask)
+def make_base(parts: Parts, options: LossOptions) -> Objective:
+    config, encoder = parts.config, parts.encoder
+    expansion = make_expansion(options.expand_labels, parts, options.second_view)
+
+    def begin(key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
+        """Later tasks have fresh rows of the head for new classes."""
+        width, dim = expansion.width(prev is None), encoder.feature_dim
+        return start(
+            parts,
+            key,
+            prev,
+            lambda head_key: init_head(config.model.head, head_key, width, dim),
+            functools.partial(carry_head, expansion, task),
+        )
+
+    def loss(
+        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, batch: Batch, task: Task, key: jax.Array
+    ) -> tuple[jax.Array, LossParts]:
+        variables = {"params": trainable["encoder"], "batch_stats": kept}
+        out, kept = encoder.apply(variables, batch.images, norm="batch", mask=batch.mask)
         z_new = out["feature"]
         logits = head_logits(trainable["head"], z_new)
-        first, count = ce_range(config.loss.ce_range, task)
-        among = outputs_among(expansion, logits.shape[1], first, count, task)
+        among = outputs_among(expansion, logits.shape[1], *ce_range(options.ce_range, task), task)
         terms = {"ce": losses.cross_entropy_among(logits, batch.labels, batch.mask, among)}
-        total = terms["ce"]
-        if config.loss.supcon_weight:
+        total, pair = terms["ce"], None
+        if options.supcon_weight:
             terms["supcon"] = contrast(
                 encoder,
                 variables,
                 z_new,
                 batch,
-                config.loss.supcon_temperature,
-                config.loss.supcon_denominator,
+                options.supcon_temperature,
+                options.supcon_denominator,
                 expansion.lasting,
             )
-            total += config.loss.supcon_weight * terms["supcon"]
+            total += options.supcon_weight * terms["supcon"]
         if prev is not None:
             z_old = encoder.apply(prev.variables, batch.images, norm="running")[0]["feature"]
             old_logits = head_logits(lasting_head(expansion, prev.head), z_old)
@@ -62,55 +73,28 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
                 old_logits,
                 batch.mask,
                 expansion.per_class * task.offset,
-                config.loss.kd_temperature,
+                options.kd_temperature,
             )
-            terms["projector"] = losses.projection(
-                z_old, z_new, trainable["projector"], batch.mask, config.projector.loss
-            )
-            total += config.loss.kd_weight * terms["kd"] + terms["projector"]
-        return total, (batch_stats, terms)
+            total += options.kd_weight * terms["kd"]
+            pair = FeaturePair(z_old, z_new, batch.mask)
+        return total, LossParts(kept, terms, pair)
 
-    def finish(trainable, batch_stats, prev, view, task: Task):
-        variables = {"params": trainable["encoder"], "batch_stats": batch_stats}
-        memory = class_means(view, variables, num_classes, int(task.index))
-        head = lasting_head(expansion, trainable["head"])
-        return Snapshot(variables, head, trainable["projector"], memory, extra={})
+    def finish(
+        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
+    ) -> Snapshot:
+        variables = {"params": trainable["encoder"], "batch_stats": kept}
+        memory = class_means(view, variables, parts.scenario.num_classes, int(task.index))
+        return Snapshot(variables, lasting_head(expansion, trainable["head"]), NO_PROJECTOR, memory, extra={})
 
-    def optimizer(lr, task: Task, trainable):
-        return sgd_and_projector(lr, task, config)
+    def optimizer(lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
+        """torch's SGD on everything: L2 is added to the gradient."""
+        return optimizers.network("sgd", lr, task.weight_decay, config.train.momentum)
 
     return Objective(begin, expansion.batch, loss, finish, optimizer)
 
 
-def sgd_and_projector(lr, task: Task, config: Config) -> optax.GradientTransformation:
-    """torch's SGD (L2 added to the gradient, on everything) for the network, Adam for the projector."""
-    sgd = optimizers.network("sgd", lr, task.weight_decay, config.train.momentum)
-    return optax.multi_transform(
-        {"network": sgd, "projector": optax.adam(config.projector.lr)},
-        {"encoder": "network", "head": "network", "projector": "projector"},
-    )
-
-
-def init_projector(kind: str, key: jax.Array, dim: int) -> jax.Array:
-    """`random` is torch's Linear: U(-1/sqrt d, 1/sqrt d), as LDC starts its own."""
-    if kind == "identity":
-        return jnp.eye(dim)
-    return jax.random.uniform(key, (dim, dim), minval=-(dim**-0.5), maxval=dim**-0.5)
-
-
-def ce_range(kind: str, task: Task):
+def ce_range(kind: str, task: Task) -> tuple[jax.Array, jax.Array]:
     """First class and number of classes that cross-entropy runs over."""
     if kind == "new":
         return task.offset, task.n_new
     return jnp.zeros_like(task.offset), task.offset + task.n_new
-
-
-def class_means(view, variables, num_classes: int, task: int) -> ClassMemory:
-    """Eq. 2: prototypes of the new classes, under the test transform."""
-    features, labels = view.encode_train(variables)
-    # On the host in float64: a scatter-add on a GPU adds in any order, and hosts must agree to the last bit.
-    sums = np.zeros((num_classes, features.shape[1]))
-    np.add.at(sums, labels, features)
-    counts = np.bincount(labels, minlength=num_classes)
-    mean = (sums / np.maximum(counts, 1)[:, None]).astype(features.dtype)
-    return ClassMemory(jnp.asarray(mean), jnp.asarray(np.where(counts > 0, task, -1), jnp.int32))

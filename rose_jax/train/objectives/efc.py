@@ -5,67 +5,81 @@ heads on samples of old classes' Gaussians beside images of the previous mini-ba
 one bias-free head of fixed width; "the current head" is a range of its rows.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rose_jax.config import Config
-from rose_jax.data import augment
-from rose_jax.data.augment import views
-from rose_jax.data.scenario import make_scenario
+from rose_jax.data.augment import train_transform, views
 from rose_jax.models.heads import head_logits, init_head, renew_rows
-from rose_jax.models.resnet import Encoder
 from rose_jax.statistics.drift import Pairs, paired_features
 from rose_jax.statistics.gaussian import class_moments, sampling_factor
 from rose_jax.train import losses
-from rose_jax.train.objectives.base import class_means, init_projector
 from rose_jax.train.optimizers import network
+from rose_jax.train.projector import NO_PROJECTOR, with_projector
 from rose_jax.train.schedule import follow
+from rose_jax.train.start import class_means, start
 from rose_jax.train.step import task_key
-from rose_jax.types import Batch, ClassMemory, Objective, Snapshot, Task
+from rose_jax.types import (
+    Batch,
+    ClassMemory,
+    FeaturePair,
+    LossParts,
+    Objective,
+    Parts,
+    PyTree,
+    Snapshot,
+    StageView,
+    Task,
+)
 
 _FINISH = 3  # purpose of the keys of the passes that end a task; training's are 0..2
 AUXILIARY = views.ROTATIONS - 1  # outputs per class of the first task's rotation head
 
 
-def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, transform) -> Objective:
-    options, dim = config.efc, encoder.feature_dim
-    batch_size = options.recipe.batch_size
-    n_first = make_scenario(config.scenario, num_classes).sizes[0]
-    if options.augment:
-        transform = augment.train_transform(
-            options.augment, normalisation=config.data.normalisation, pad=options.pad
-        )
+def make(parts: Parts) -> Objective:
+    return with_projector(make_efc(parts), parts)
 
-    def begin(key, prev, task: Task):
+
+def make_efc(parts: Parts) -> Objective:
+    config, encoder, options = parts.config, parts.encoder, parts.config.efc
+    dim, num_classes, n_first = encoder.feature_dim, parts.scenario.num_classes, parts.scenario.sizes[0]
+    batch_size, transform = options.recipe.batch_size, parts.transform
+    if options.augment:
+        transform = train_transform(options.augment, normalisation=config.data.normalisation, pad=options.pad)
+
+    def begin(key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
         """The first task has a head for rotations; later ones a buffer of the previous mini-batch."""
-        encoder_key, head_key, projector_key, auxiliary_key = jax.random.split(key, 4)
-        head = init_head("bias_free", head_key, num_classes, dim)
-        projector = init_projector(config.projector.init, projector_key, dim)
+        trainable, norm = start(
+            parts,
+            key,
+            prev,
+            lambda head_key: init_head("bias_free", head_key, num_classes, dim),
+            lambda old, fresh: renew_rows(old, fresh, jnp.arange(num_classes) < task.offset),
+        )
         if prev is None:
-            variables = encoder.init(encoder_key, jnp.zeros(image_shape))
-            auxiliary = init_head("linear", auxiliary_key, AUXILIARY * n_first, dim)
-            trainable = {"encoder": variables["params"], "head": head, "projector": projector}
-            return trainable | {"auxiliary": auxiliary}, {"norm": variables["batch_stats"]}
-        head = renew_rows(prev.head, head, jnp.arange(num_classes) < task.offset)
-        trainable = {"encoder": prev.variables["params"], "head": head, "projector": projector}
+            auxiliary = init_head("linear", jax.random.split(key, 4)[3], AUXILIARY * n_first, dim)
+            return trainable | {"auxiliary": auxiliary}, {"norm": norm}
         buffer = {
-            "images": jnp.zeros((batch_size, *image_shape)),
+            "images": jnp.zeros((batch_size, *parts.image_shape)),
             "labels": jnp.zeros(batch_size, jnp.int32),
             "count": jnp.zeros((), jnp.int32),
         }
-        return trainable, {"norm": prev.variables["batch_stats"], "buffer": buffer}
+        return trainable, {"norm": norm, "buffer": buffer}
 
-    def batch(key, images, labels, mask, task: Task):
+    def batch(key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
         return Batch(transform(key, images), labels, mask)
 
-    def loss(trainable, kept, prev: Snapshot | None, batch: Batch, task: Task, key):
+    def loss(
+        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, batch: Batch, task: Task, key: jax.Array
+    ) -> tuple[jax.Array, LossParts]:
         if prev is None:
             return first_loss(trainable, kept, batch)
         return later_loss(trainable, kept, prev, batch, task, key)
 
-    def first_loss(trainable, kept, batch: Batch):
+    def first_loss(trainable: dict[str, PyTree], kept: PyTree, batch: Batch) -> tuple[jax.Array, LossParts]:
         """CE over [C_1 classes | 3 C_1 rotated ones]; an upright image belongs to its class."""
         images, labels = rotated_batch(batch.images, batch.labels, n_first)
         mask = jnp.tile(batch.mask, views.ROTATIONS)
@@ -79,9 +93,11 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
             1,
         )
         ce = losses.cross_entropy(logits, labels, mask, 0, logits.shape[1])
-        return ce, ({"norm": norm}, {"ce": ce})
+        return ce, LossParts({"norm": norm}, {"ce": ce}, None)
 
-    def later_loss(trainable, kept, prev: Snapshot, batch: Batch, task: Task, key):
+    def later_loss(
+        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot, batch: Batch, task: Task, key: jax.Array
+    ) -> tuple[jax.Array, LossParts]:
         count_key, sample_key = jax.random.split(key)
         buffer, n = kept["buffer"], len(batch.images)
         variables = {"params": trainable["encoder"], "batch_stats": kept["norm"]}
@@ -109,9 +125,6 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
                 features[:n] - z_old, prev.extra["efm"], options.efm_weight, options.damping, batch.mask
             ),
             "rehearsal": losses.cross_entropy(rehearsed, rehearsed_labels, rehearsed_mask, 0, seen),
-            "projector": losses.projection(
-                z_old, features[:n], trainable["projector"], batch.mask, config.projector.loss
-            ),
         }
         rows = jnp.arange(batch_size)  # padding comes last; XLA cannot slice a split axis unevenly, but gather
         buffer = {
@@ -119,9 +132,13 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
             "labels": batch.labels[rows],
             "count": batch.mask.sum(dtype=jnp.int32),
         }
-        return sum(terms.values()), ({"norm": kept["norm"], "buffer": buffer}, terms)
+        pair = FeaturePair(z_old, features[:n], batch.mask)
+        total = functools.reduce(jnp.add, terms.values())
+        return total, LossParts({"norm": kept["norm"], "buffer": buffer}, terms, pair)
 
-    def finish(trainable, kept, prev: Snapshot | None, view, task: Task):
+    def finish(
+        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
+    ) -> Snapshot:
         """Old means move by E_{t-1}'s drift; then E_t and the new classes' Gaussians, all on augmented images."""
         variables = {"params": trainable["encoder"], "batch_stats": kept["norm"]}
         before = variables if prev is None else prev.variables
@@ -143,11 +160,9 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
             # Beside them the means of plain images, moved alike: what others evolve, and what the drift is read from.
             mean = jnp.where(old[:, None], prev.memory.mean + drift, plain.mean)
             origin = jnp.where(old, prev.memory.origin, plain.origin)
-        return Snapshot(
-            variables, trainable["head"], trainable["projector"], ClassMemory(mean, origin), extra=extra
-        )
+        return Snapshot(variables, trainable["head"], NO_PROJECTOR, ClassMemory(mean, origin), extra=extra)
 
-    def optimizer(lr, task: Task, trainable):
+    def optimizer(lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
         first = "auxiliary" in trainable
         kind = options.first_optimizer if first else "adam"
         head_lr = lr if first else options.head_lr_factor * lr
@@ -157,7 +172,6 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
                 trainable["encoder"],
             ),
             "head": "head",
-            "projector": "projector",
         }
         if first:
             labels["auxiliary"] = "head"
@@ -166,18 +180,16 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
                 "network": network(kind, lr, task.weight_decay, config.train.momentum),
                 "head": network(kind, head_lr, task.weight_decay, config.train.momentum),
                 "frozen": optax.set_to_zero(),  # BatchNorm's scale and bias
-                "projector": optax.adam(config.projector.lr),
             },
             labels,
         )
 
-    train = follow(options.recipe, config.train)
-    return Objective(begin, batch, loss, finish, optimizer, train)
+    return Objective(begin, batch, loss, finish, optimizer, follow(options.recipe, config.train))
 
 
 def rotated_batch(images: jax.Array, labels: jax.Array, n_classes: int) -> tuple[jax.Array, jax.Array]:
     """[B, h, h, 3] -> the batch at 0, 90, 180, 270 degrees [4B, ...]; class y turned k times is C + 3y + k - 1."""
-    turned = jnp.concatenate([jnp.rot90(images, k, axes=(1, 2)) for k in range(views.ROTATIONS)])
+    turned = views.turn(images).reshape(-1, *images.shape[1:])
     auxiliary = [n_classes + AUXILIARY * labels + k for k in range(AUXILIARY)]
     return turned, jnp.concatenate([labels, *auxiliary])
 

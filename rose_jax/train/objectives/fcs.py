@@ -4,51 +4,66 @@ Rotations and mixtures are classes (train/expansion.py). T takes old features to
 when a task ends, and on the way lends them, with noise, to the head.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
 
-from rose_jax.config import Config
-from rose_jax.models.heads import head_logits, init_head
-from rose_jax.models.resnet import Encoder
+from rose_jax.models.heads import Head, head_logits, init_head
 from rose_jax.statistics.gaussian import class_variances
 from rose_jax.train import losses
 from rose_jax.train.expansion import carry_head, contrast, lasting_head, make_expansion, outputs_among
-from rose_jax.train.objectives.base import class_means, init_projector
 from rose_jax.train.optimizers import network
+from rose_jax.train.projector import NO_PROJECTOR, with_projector
 from rose_jax.train.schedule import follow
-from rose_jax.types import Batch, ClassMemory, Objective, Snapshot, Task
+from rose_jax.train.start import class_means, start
+from rose_jax.types import (
+    Batch,
+    ClassMemory,
+    FeaturePair,
+    LossParts,
+    Objective,
+    Parts,
+    PyTree,
+    Snapshot,
+    StageView,
+    Task,
+)
 
 
-def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, transform) -> Objective:
-    options, dim = config.fcs, encoder.feature_dim
-    expansion = make_expansion(True, config, num_classes, transform)
+def make(parts: Parts) -> Objective:
+    return with_projector(make_fcs(parts), parts)
 
-    def begin(key, prev, task: Task):
+
+def make_fcs(parts: Parts) -> Objective:
+    config, encoder, options = parts.config, parts.encoder, parts.config.fcs
+    dim, num_classes = encoder.feature_dim, parts.scenario.num_classes
+    expansion = make_expansion(True, parts)
+
+    def begin(key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
         """T starts as the identity in every later task; the first has none."""
-        encoder_key, head_key, projector_key = jax.random.split(key, 3)
-        head = init_linear(head_key, expansion.width(prev is None), dim)
-        projector = init_projector(config.projector.init, projector_key, dim)
-        if prev is None:
-            variables = encoder.init(encoder_key, jnp.zeros(image_shape))
-            trainable = {"encoder": variables["params"], "head": head, "projector": projector}
-            return trainable, variables["batch_stats"]
-        trainable = {
-            "encoder": prev.variables["params"],
-            "head": carry_head(expansion, prev.head, head, task),
-            "projector": projector,
-            "transfer": {"weight": jnp.eye(dim), "bias": jnp.zeros(dim)},
-        }
-        return trainable, prev.variables["batch_stats"]
+        trainable, kept = start(
+            parts,
+            key,
+            prev,
+            lambda head_key: init_linear(head_key, expansion.width(prev is None), dim),
+            functools.partial(carry_head, expansion, task),
+        )
+        if prev is not None:
+            trainable["transfer"] = {"weight": jnp.eye(dim), "bias": jnp.zeros(dim)}
+        return trainable, kept
 
-    def loss(trainable, batch_stats, prev: Snapshot | None, batch: Batch, task: Task, key):
-        variables = {"params": trainable["encoder"], "batch_stats": batch_stats}
-        out, batch_stats = encoder.apply(variables, batch.images, norm="batch", mask=batch.mask)
+    def loss(
+        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, batch: Batch, task: Task, key: jax.Array
+    ) -> tuple[jax.Array, LossParts]:
+        variables = {"params": trainable["encoder"], "batch_stats": kept}
+        out, kept = encoder.apply(variables, batch.images, norm="batch", mask=batch.mask)
         features, seen = out["feature"], task.offset + task.n_new
         logits = head_logits(trainable["head"], features) / options.temperature
         among = outputs_among(expansion, logits.shape[1], 0, seen, task)
         terms = {"ce": losses.cross_entropy_among(logits, batch.labels, batch.mask, among)}
-        total, noisy = terms["ce"], None
+        total, lent_keys, pair = terms["ce"], None, None
         if prev is not None:
             z_old = encoder.apply(prev.variables, batch.images, norm="running")[0]["feature"]
             noisy = noisy_prototypes(
@@ -63,17 +78,17 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
                 "prototype": losses.cross_entropy(
                     lent_logits, lent_labels, jnp.ones(len(lent)), 0, expansion.per_class * seen
                 ),
-                "projector": losses.projection(
-                    z_old, features, trainable["projector"], batch.mask, config.projector.loss
-                ),
             }
             total += (
                 options.distill_weight * terms["distill"]
                 + options.transfer_weight * terms["transfer"]
                 + options.prototype_weight * terms["prototype"]
-                + terms["projector"]
             )
-            noisy = noisy[0], lent_labels  # as keys they are upright images of their class, and not transferred
+            pair = FeaturePair(z_old, features, batch.mask)
+            lent_keys = (
+                noisy[0],
+                lent_labels,
+            )  # as keys they are upright images of their class, and not transferred
         terms["contrast"] = contrast(
             encoder,
             variables,
@@ -82,13 +97,15 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
             options.contrast_temperature,
             "negatives_and_self",
             expansion.lasting,
-            noisy,
+            lent_keys,
         )
-        return total + options.contrast_weight * terms["contrast"], (batch_stats, terms)
+        return total + options.contrast_weight * terms["contrast"], LossParts(kept, terms, pair)
 
-    def finish(trainable, batch_stats, prev: Snapshot | None, view, task: Task):
+    def finish(
+        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
+    ) -> Snapshot:
         """p_c <- T(p_c) for old classes; means and variances of the new ones under the test transform."""
-        variables = {"params": trainable["encoder"], "batch_stats": batch_stats}
+        variables = {"params": trainable["encoder"], "batch_stats": kept}
         memory = class_means(view, variables, num_classes, int(task.index))
         features, labels = view.encode_train(variables)
         variance = jnp.asarray(class_variances(features, labels, num_classes), jnp.float32)
@@ -100,24 +117,16 @@ def make(*, config: Config, encoder: Encoder, num_classes: int, image_shape, tra
             )
             variance = jnp.where(old, prev.extra["variance"], variance)
         head = lasting_head(expansion, trainable["head"])
-        return Snapshot(variables, head, trainable["projector"], memory, extra={"variance": variance})
+        return Snapshot(variables, head, NO_PROJECTOR, memory, extra={"variance": variance})
 
-    def optimizer(lr, task: Task, trainable):
+    def optimizer(lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
         kind = "adam" if "transfer" in trainable else options.first_optimizer
-        labels = {name: "projector" if name == "projector" else "network" for name in trainable}
-        return optax.multi_transform(
-            {
-                "network": network(kind, lr, task.weight_decay, config.train.momentum),
-                "projector": optax.adam(config.projector.lr),
-            },
-            labels,
-        )
+        return network(kind, lr, task.weight_decay, config.train.momentum)
 
-    train = follow(options.recipe, config.train)
-    return Objective(begin, expansion.batch, loss, finish, optimizer, train)
+    return Objective(begin, expansion.batch, loss, finish, optimizer, follow(options.recipe, config.train))
 
 
-def init_linear(key: jax.Array, rows: int, dim: int) -> dict[str, jax.Array]:
+def init_linear(key: jax.Array, rows: int, dim: int) -> Head:
     """Weights of variance 1/d (torch's kaiming_uniform_ for a linear layer), no bias at first."""
     head = init_head("linear", key, rows, dim)
     return {"weight": 3**0.5 * head["weight"], "bias": jnp.zeros(rows)}

@@ -2,17 +2,17 @@
 
 import dataclasses
 
-from rose_jax.config import Config
 from rose_jax.errors import UserError
-from rose_jax.train.objectives import base
+from rose_jax.train.objectives.base import make_base
+from rose_jax.train.projector import with_projector
 from rose_jax.train.schedule import follow
-from rose_jax.types import Objective
+from rose_jax.types import Objective, Parts
 
 
-def make(*, config: Config, **parts) -> Objective:
-    options = config.lwf
+def make(parts: Parts) -> Objective:
+    config, options = parts.config, parts.config.lwf
     loss = dataclasses.replace(config.loss, supcon_weight=0.0, expand_labels=options.expand_labels)
-    objective = base.make(config=dataclasses.replace(config, loss=loss), **parts)
+    objective = with_projector(make_base(parts, loss), parts)
     if options.schedule == "rose":
         return objective
     if options.official.first.epochs < 1:
