@@ -128,11 +128,7 @@ class EvolutionOptions:
 class MetricOptions:
     """Rows named ..._whitened: the within-class covariance that prototypes and images are compared in."""
 
-    source: str = option(
-        "evolved",
-        "newest: of the newest task alone; stream: of the test images, unlabelled",
-        choices=("evolved", "newest", "stream"),
-    )
+    source: str = option("evolved", "newest: of the newest task alone", choices=("evolved", "newest"))
     error: str = option(
         "stream",
         "the drift map's own error, which widens old classes; task: on D_t; stream: and on the pairs seen so far",
