@@ -51,6 +51,9 @@ class ScenarioOptions:
 
 @dataclass
 class ModelOptions:
+    encoder: str = option(
+        "resnet18", "tiny: one convolution per stage, for tests and quick trials", choices=("resnet18", "tiny")
+    )
     width: int = option(64, "feature dimension d is 8 x width", at_least=1)
     stem: str = option("small", "first layers of the encoder", choices=("small", "conv3_pool", "conv7_pool"))
     head: str = option("cosine", "what is trained on top of the features", choices=("cosine", "linear"))

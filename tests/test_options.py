@@ -232,6 +232,7 @@ OVERRIDES = {
     "scenario.task_sizes": ("(5,5)", (5, 5)),
     "efc.recipe.later.lr": ("1", 1.0),
     "loss.second_view": ("False", False),
+    "model.encoder": ("tiny", "tiny"),
 }
 PRINT = """
 from absl import app
