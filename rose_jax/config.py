@@ -1,149 +1,214 @@
-"""The configuration: nested mutable dataclasses, checked by `validate()` after command-line overrides."""
+"""The configuration: nested mutable dataclasses, checked by `validate()` after command-line overrides.
+
+Each field says what it is and what is allowed (`option`); only rules between fields stand in `validate`.
+"""
 
 import dataclasses
 import json
-import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from rose_jax.errors import UserError, unknown
+from rose_jax.errors import UserError
+from rose_jax.options import Option, check, check_types, declared, fill, option, section
+from rose_jax.options import get as get  # for those who have a Config
+from rose_jax.options import keys as keys
+
+# Keys of data.augment.TRAIN, whose import is slow; a test compares them.
+AUGMENTATIONS = ("standard", "crop_flip", "flip", "shift", "autoaugment", "padded_resized_crop", "none")
+LARGEST_SEED = 2**32 - 1  # numpy takes no larger one, and jax would drop the upper bits
 
 
 @dataclass
 class DataOptions:
-    dataset: str = "digits"  # digits | cifar100 | tiny | imagenet100
-    dir: str = ""  # where prepared data lies; "" is $ROSE_JAX_DATA, else ~/rose_jax_data
-    class_list: str = ""  # imagenet100: a file of wnids instead of the package's list
-    augment: str = "standard"  # a key of data.augment.TRAIN
-    pad: int = 4
-    normalisation: str = "cifar100"
-    synthetic_if_missing: bool = False  # smoke presets: made-up images of the right shape
-    images_per_class: int = 0  # use only so many of each class and split; 0 is all
-    decode_workers: int = 8  # processes that decode streamed sets, for each process of the run
+    dataset: str = option("digits", "which images", choices=("digits", "cifar100", "tiny", "imagenet100"))
+    dir: str = option("", "where prepared data lies; '' is $ROSE_JAX_DATA, else ~/rose_jax_data", free=True)
+    class_list: str = option("", "imagenet100: a file of wnids instead of the package's list")
+    augment: str = option("standard", "how training images are varied", choices=AUGMENTATIONS)
+    pad: int = option(4, "pixels of padding that augmentations crop from or shift by", at_least=0)
+    normalisation: str = option(
+        "cifar100", "whose mean and deviation of each channel", choices=("cifar100", "imagenet", "digits")
+    )
+    synthetic_if_missing: bool = option(False, "smoke presets: made-up images of the right shape")
+    images_per_class: int = option(0, "use only so many of each class and split; 0 is all", at_least=0)
+    decode_workers: int = option(
+        8,
+        "processes that decode streamed sets, for each process of the run; 0: it does so itself",
+        at_least=0,
+        free=True,
+    )
 
 
 @dataclass
 class ScenarioOptions:
-    start: str = "cold"  # cold: `tasks` equal tasks | warm: a first task, then `tasks` equal ones
-    tasks: int = 10
-    first_classes: int = 0  # warm: classes of the first task; 0 is half of all
-    task_sizes: tuple[int, ...] = ()  # any other split, one number per stage
-    class_order_seed: int = 1993
-    class_order: tuple[int, ...] = ()  # an explicit order instead
+    start: str = option(
+        "cold", "cold: `tasks` equal tasks; warm: a first task, then `tasks` equal ones", choices=("cold", "warm")
+    )
+    tasks: int = option(10, "equal tasks", at_least=1)
+    first_classes: int = option(0, "warm: classes of the first task; 0 is half of all", at_least=0)
+    task_sizes: tuple[int, ...] = option((), "any other split, one number of classes per stage", at_least=1)
+    class_order_seed: int = option(1993, "shuffles the classes", at_least=0, at_most=LARGEST_SEED)
+    class_order: tuple[int, ...] = option((), "an explicit order instead: each class once, from 0", at_least=0)
 
 
 @dataclass
 class ModelOptions:
-    width: int = 64  # feature dimension d is 8 x width
-    stem: str = "small"  # small | conv3_pool | conv7_pool
-    head: str = "cosine"  # cosine | linear
-    compute_dtype: str = "float32"  # bfloat16 on accelerators; parameters and losses stay float32
+    encoder: str = option(
+        "resnet18", "tiny: one convolution per stage, for tests and quick trials", choices=("resnet18", "tiny")
+    )
+    width: int = option(64, "feature dimension d is 8 x width", at_least=1)
+    stem: str = option("small", "first layers of the encoder", choices=("small", "conv3_pool", "conv7_pool"))
+    head: str = option("cosine", "what is trained on top of the features", choices=("cosine", "linear"))
+    compute_dtype: str = option(
+        "float32",
+        "bfloat16 on accelerators; parameters and losses stay float32",
+        choices=("float32", "bfloat16", "float64"),
+    )
 
 
 @dataclass
 class Schedule:
     """Learning rate of one kind of task: `lr`, times 0.1 at each milestone (an epoch)."""
 
-    epochs: int = 100
-    lr: float = 0.1
-    milestones: tuple[int, ...] = ()
-    weight_decay: float = 5e-4
+    epochs: int = option(100, "passes over the task's images", at_least=1)
+    lr: float = option(0.1, "learning rate before the first milestone", at_least=0)
+    milestones: tuple[int, ...] = option((), "epochs from which lr is a tenth", at_least=1, increasing=True)
+    weight_decay: float = option(5e-4, "L2, added to the gradient", at_least=0)
 
 
 @dataclass
 class TrainOptions:
-    batch_size: int = 128  # over all devices together
-    momentum: float = 0.9
-    first: Schedule = field(default_factory=Schedule)
-    later: Schedule = field(default_factory=Schedule)
-    adapt_lr: bool = True  # lr of later tasks times |C_t| / |C_1:t-1|
-    steps_per_call: int = 1  # >1 on accelerators: that many steps in one fori_loop
-    log_every: int = 20  # steps between lines of metrics.jsonl
-    checkpoint_every: int = 0  # steps between checkpoints inside a task; 0 is an epoch
+    batch_size: int = option(128, "images of a step, over all devices together", at_least=1)
+    momentum: float = option(0.9, "of SGD", at_least=0, below=1)
+    first: Schedule = section(Schedule, "of the first task")
+    later: Schedule = section(Schedule, "of every later task")
+    adapt_lr: bool = option(True, "lr of later tasks times |C_t| / |C_1:t-1|")
+    steps_per_call: int = option(1, "above 1 on accelerators: that many steps in one fori_loop", at_least=1)
+    log_every: int = option(20, "steps between lines of metrics.jsonl", at_least=1, free=True)
+    checkpoint_every: int = option(
+        0, "steps between checkpoints inside a task; 0 is once an epoch", at_least=0, free=True
+    )
 
 
 @dataclass
 class LossOptions:
-    kd_weight: float = 10.0  # lambda_1
-    kd_temperature: float = 2.0
-    ce_range: str = "new"  # new | seen: the classes cross-entropy runs over
-    supcon_weight: float = 0.1  # lambda_2
-    supcon_temperature: float = 0.07
-    supcon_denominator: str = "negatives_and_self"  # | negatives (as printed) | all (Khosla et al.)
-    expand_labels: bool = False  # FCS's rotations and mixtures as classes
-    second_view: bool = True  # with expanded labels: contrast with FCS's second view; False: within the batch
+    kd_weight: float = option(10.0, "lambda_1, of the distillation", at_least=0)
+    kd_temperature: float = option(2.0, "of the distillation's logits", above=0)
+    ce_range: str = option("new", "the classes cross-entropy runs over", choices=("new", "seen"))
+    supcon_weight: float = option(0.1, "lambda_2, of the supervised contrast", at_least=0)
+    supcon_temperature: float = option(0.07, "of the supervised contrast", above=0)
+    supcon_denominator: str = option(
+        "negatives_and_self",
+        "what the contrast divides by; negatives: as printed; all: Khosla et al.",
+        choices=("negatives_and_self", "negatives", "all"),
+    )
+    expand_labels: bool = option(False, "FCS's rotations and mixtures as classes")
+    second_view: bool = option(
+        True, "with expanded labels: contrast with FCS's second view; False: within the batch"
+    )
 
 
 @dataclass
 class ProjectorOptions:
-    lr: float = 1e-3  # Adam
-    init: str = "identity"  # identity | random, at the start of each task
-    loss: str = "squared"  # squared | norm (as printed)
+    lr: float = option(1e-3, "of Adam", at_least=0)
+    init: str = option("identity", "at the start of each task", choices=("identity", "random"))
+    loss: str = option(
+        "squared", "distance of projected to new features; norm: as printed", choices=("squared", "norm")
+    )
 
 
 @dataclass
 class EvolutionOptions:
-    capacity: int = 3000  # S
-    alpha: float = 0.2  # noise of the pseudo-features; the paper's main text prints 0.02
-    granularity: int = 1  # images per update
-    solver: str = "blocked"  # direct | blocked
-    ridge: float = -1.0  # rho; negative chooses by capacity and dimension
-    evolve_every: int = 1  # k: only every k-th image passes the old encoder and the queue
-    gd_lr: float = 1e-3
-    gd_init: str = "trained"  # trained | identity | random
+    capacity: int = option(3000, "S, pairs in the queue", at_least=1)
+    alpha: float = option(0.2, "noise of the pseudo-features; the paper's main text prints 0.02", at_least=0)
+    granularity: int = option(1, "images per update", at_least=1)
+    solver: str = option("blocked", "of the least squares", choices=("direct", "blocked"))
+    ridge: float = option(-1.0, "rho; negative chooses by capacity and dimension")
+    evolve_every: int = option(1, "k: only every k-th image passes the old encoder and the queue", at_least=1)
+    gd_lr: float = option(1e-3, "of the rows that evolve by gradient descent", at_least=0)
+    gd_init: str = option("trained", "where gradient descent starts", choices=("trained", "identity", "random"))
 
 
 @dataclass
 class MetricOptions:
     """Rows named ..._whitened: the within-class covariance that prototypes and images are compared in."""
 
-    source: str = "evolved"  # evolved | newest: of the newest task alone | stream: of the test images, unlabelled
-    # The drift map's own error, which widens old classes: none | task: on D_t | stream: and on the pairs seen so far
-    error: str = "stream"
-    kind: str = "cosine"  # cosine | lda: Gaussians of one covariance
-    ridge: float = 0.003  # rho: rho tr(Sigma) / d is added to every direction before the whitening
-    shrinkage: str = "fixed"  # fixed: `ridge` | ledoit_wolf: chosen from the features of D_t
-    per_class_weight: float = 0.0  # of each class's own covariance; above 0 memory is C d^2 instead of d^2
-    refresh: int = 64  # least number of test images between two evolutions of the metric; 0: at stage start only
+    source: str = option("evolved", "newest: of the newest task alone", choices=("evolved", "newest"))
+    error: str = option(
+        "stream",
+        "the drift map's own error, which widens old classes; task: on D_t; stream: and on the pairs seen so far",
+        choices=("none", "task", "stream"),
+    )
+    kind: str = option("cosine", "lda: Gaussians of one covariance", choices=("cosine", "lda"))
+    ridge: float = option(
+        0.003, "rho: rho tr(Sigma) / d is added to every direction before the whitening", at_least=0
+    )
+    shrinkage: str = option(
+        "fixed", "fixed: `ridge`; ledoit_wolf: chosen from the features of D_t", choices=("fixed", "ledoit_wolf")
+    )
+    per_class_weight: float = option(
+        0.0, "of each class's own covariance; above 0 memory is C d^2 instead of d^2", at_least=0, at_most=1
+    )
+    refresh: int = option(
+        64, "least number of test images between two evolutions of the metric; 0: at stage start only", at_least=0
+    )
 
 
 @dataclass
 class Recipe:
     """The schedule of a method's own authors, instead of `train`'s; what belongs to the machine stays there."""
 
-    batch_size: int = 64
-    first: Schedule = field(default_factory=Schedule)
-    later: Schedule = field(default_factory=Schedule)
+    batch_size: int = option(64, "images of a step, over all devices together", at_least=1)
+    first: Schedule = section(Schedule, "of the first task")
+    later: Schedule = section(Schedule, "of every later task")
 
 
 @dataclass
 class LwFOptions:
-    schedule: str = "rose"  # rose: `train`, so that rows differ by the method alone | official
-    official: Recipe = field(default_factory=lambda: Recipe(first=Schedule(epochs=0)))  # no epochs: there is none
-    expand_labels: bool = False  # as loss.expand_labels; the settings make both alike, so that rows compare
+    schedule: str = option(
+        "rose", "rose: `train`, so that rows differ by the method alone", choices=("rose", "official")
+    )
+    official: Recipe = section(
+        lambda: Recipe(first=Schedule(epochs=0)),
+        "of LDC's authors",
+        {"first.epochs": Option("passes over the task's images; 0: the authors give no schedule", at_least=0)},
+    )
+    expand_labels: bool = option(
+        False, "as loss.expand_labels; the settings make both alike, so that rows compare"
+    )
 
 
 @dataclass
 class SDCOptions:
-    sigma: float = 0.3  # of the weights, on features as they are (ADC's and LDC's code)
-    floor: float = 1e-5  # added to every weight; SDC's own code has 0
+    sigma: float = option(0.3, "of the weights, on features as they are (ADC's and LDC's code)", above=0)
+    floor: float = option(1e-5, "added to every weight; SDC's own code has 0", at_least=0)
 
 
 @dataclass
 class ADCOptions:
-    samples: int = 100  # m, images nearest to a prototype
-    steps: int = 3
-    alpha: float = 25.0  # length of a step
-    step_norm: str = "batch"  # batch: the m images share alpha, as in the code | image: each its own, as printed
-    rivals: str = "as_moved"  # as_moved: those before k have moved already, as in the code | unmoved
-    when_none_succeeds: str = "unperturbed"  # unperturbed: of the m images, as in the code | perturbed | stay
+    samples: int = option(100, "m, images nearest to a prototype", at_least=1)
+    steps: int = option(3, "of the perturbation", at_least=1)
+    alpha: float = option(25.0, "length of a step", at_least=0)
+    step_norm: str = option(
+        "batch",
+        "batch: the m images share alpha, as in the code; image: each its own, as printed",
+        choices=("batch", "image"),
+    )
+    rivals: str = option(
+        "as_moved",
+        "as_moved: those before k have moved already, as in the code",
+        choices=("as_moved", "unmoved"),
+    )
+    when_none_succeeds: str = option(
+        "unperturbed",
+        "whose drift is taken; unperturbed: of the m images, as in the code; stay: none",
+        choices=("unperturbed", "perturbed", "stay"),
+    )
 
 
 @dataclass
 class LDCOptions:
-    epochs: int = 20
-    lr: float = 1e-3  # Adam
-    init: str = "random"  # random | identity
+    epochs: int = option(20, "of the map's training", at_least=1)
+    lr: float = option(1e-3, "of Adam", at_least=0)
+    init: str = option("random", "where the map starts", choices=("random", "identity"))
 
 
 def _adam_recipe(epochs: int) -> Recipe:
@@ -156,141 +221,84 @@ def _efc_recipe() -> Recipe:
 
 @dataclass
 class EFCOptions:
-    efm_weight: float = 10.0  # lambda
-    damping: float = 0.1  # eta
-    prototype_batch: int = 64
-    sigma: float = 0.2  # of the drift's weights
-    recipe: Recipe = field(default_factory=_efc_recipe)
-    first_optimizer: str = "adam"  # adam | sgd
-    head_lr_factor: float = 1.0  # of later tasks, relative to the encoder's
-    augment: str = ""  # a key of data.augment.TRAIN; "" is data.augment
-    pad: int = 4
+    efm_weight: float = option(10.0, "lambda", at_least=0)
+    damping: float = option(0.1, "eta", at_least=0)
+    prototype_batch: int = option(64, "prototypes drawn for a step", at_least=1)
+    sigma: float = option(0.2, "of the drift's weights", above=0)
+    recipe: Recipe = section(_efc_recipe, "of EFC's authors")
+    first_optimizer: str = option("adam", "of the first task", choices=("adam", "sgd"))
+    head_lr_factor: float = option(1.0, "of later tasks, relative to the encoder's", at_least=0)
+    augment: str = option("", "instead of data.augment; '' is that", choices=("", *AUGMENTATIONS))
+    pad: int = option(4, "of `augment`, as data.pad", at_least=0)
 
 
 @dataclass
 class FCSOptions:
-    temperature: float = 0.1  # of the logits
-    distill_weight: float = 10.0
-    transfer_weight: float = 1.0
-    prototype_weight: float = 10.0
-    prototype_batch: int = 64
-    contrast_weight: float = 0.1
-    contrast_temperature: float = 0.07
-    recipe: Recipe = field(default_factory=lambda: _adam_recipe(101))
-    first_optimizer: str = "adam"  # adam | sgd
+    temperature: float = option(0.1, "of the logits", above=0)
+    distill_weight: float = option(10.0, "of the distance to the old encoder's features", at_least=0)
+    transfer_weight: float = option(1.0, "of the map from old to new features", at_least=0)
+    prototype_weight: float = option(10.0, "of the cross-entropy of old prototypes", at_least=0)
+    prototype_batch: int = option(64, "prototypes drawn for a step", at_least=1)
+    contrast_weight: float = option(0.1, "of the contrast", at_least=0)
+    contrast_temperature: float = option(0.07, "of the contrast", above=0)
+    recipe: Recipe = section(lambda: _adam_recipe(101), "of FCS's authors")
+    first_optimizer: str = option("adam", "of the first task", choices=("adam", "sgd"))
 
 
 @dataclass
-class TestOptions:
-    distance: str = "cosine"  # of the nearest prototype | euclidean, as LDC's paper prints it
-    batch_size: int = 128
-    batches_per_call: int = 8  # batches in one scan; the last call is padded
+class EvaluationOptions:
+    distance: str = option(
+        "cosine", "of the nearest prototype; euclidean: as LDC's paper prints it", choices=("cosine", "euclidean")
+    )
+    batch_size: int = option(128, "test images of a batch", at_least=1)
+    batches_per_call: int = option(8, "batches in one scan; the last call is padded", at_least=1)
 
 
 @dataclass
 class AdaptationOptions:
-    """Test-time methods that read images."""
-
-    batch_size: int = 200  # images per call of the network, over all devices together
-
-
-# What changes no number of a run, and so may differ between restarts on one workdir.
-FREE_KEYS = (
-    "methods",
-    "note",
-    "preset",
-    "data.dir",
-    "data.decode_workers",
-    "train.log_every",
-    "train.checkpoint_every",
-)
+    batch_size: int = option(200, "images that a test-time method sees at once, over all devices", at_least=1)
 
 
 @dataclass
 class Config:
-    name: str = ""
-    preset: str = "full"  # full | thin | smoke | custom: a full one with keys changed on the command line
-    note: str = ""  # what a reader of the results must know
-    seed: int = 0
-    methods: tuple[str, ...] = ("base", "projector", "gd", "rose")
-    data: DataOptions = field(default_factory=DataOptions)
-    scenario: ScenarioOptions = field(default_factory=ScenarioOptions)
-    model: ModelOptions = field(default_factory=ModelOptions)
-    train: TrainOptions = field(default_factory=TrainOptions)
-    loss: LossOptions = field(default_factory=LossOptions)
-    projector: ProjectorOptions = field(default_factory=ProjectorOptions)
-    evolution: EvolutionOptions = field(default_factory=EvolutionOptions)
-    metric: MetricOptions = field(default_factory=MetricOptions)
-    lwf: LwFOptions = field(default_factory=LwFOptions)
-    sdc: SDCOptions = field(default_factory=SDCOptions)
-    adc: ADCOptions = field(default_factory=ADCOptions)
-    ldc: LDCOptions = field(default_factory=LDCOptions)
-    efc: EFCOptions = field(default_factory=EFCOptions)
-    fcs: FCSOptions = field(default_factory=FCSOptions)
-    test: TestOptions = field(default_factory=TestOptions)
-    testtime: AdaptationOptions = field(default_factory=AdaptationOptions)
+    name: str = option("", "of the setting; names the default workdir")
+    preset: str = option(
+        "full",
+        "size of the run; custom: a full one with keys changed on the command line",
+        choices=("full", "thin", "smoke", "custom"),
+        free=True,
+    )
+    note: str = option("", "what a reader of the results must know", free=True)
+    seed: int = option(0, "of everything drawn but the class order", at_least=0, at_most=LARGEST_SEED)
+    methods: tuple[str, ...] = option(("base", "projector", "gd", "rose"), "rows to score", free=True)
+    data: DataOptions = section(DataOptions, "images, and how they are read")
+    scenario: ScenarioOptions = section(ScenarioOptions, "which classes come when")
+    model: ModelOptions = section(ModelOptions, "encoder and head")
+    train: TrainOptions = section(TrainOptions, "optimisation of the paper's rows")
+    loss: LossOptions = section(LossOptions, "what the encoder is trained on")
+    projector: ProjectorOptions = section(ProjectorOptions, "the linear map trained beside the encoder")
+    evolution: EvolutionOptions = section(EvolutionOptions, "what happens during the test stream")
+    metric: MetricOptions = section(MetricOptions, "of rows named ..._whitened")
+    lwf: LwFOptions = section(LwFOptions, "rows lwf, sdc, adc, ldc")
+    sdc: SDCOptions = section(SDCOptions, "row sdc")
+    adc: ADCOptions = section(ADCOptions, "row adc")
+    ldc: LDCOptions = section(LDCOptions, "row ldc")
+    efc: EFCOptions = section(EFCOptions, "row efc")
+    fcs: FCSOptions = section(FCSOptions, "row fcs")
+    test: EvaluationOptions = section(EvaluationOptions, "how the test stream is scored")
+    testtime: AdaptationOptions = section(AdaptationOptions, "test-time methods that read images")
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
 
-CHOICES = {
-    "scenario.start": ("cold", "warm"),
-    "model.head": ("cosine", "linear"),
-    "model.stem": ("small", "conv3_pool", "conv7_pool"),
-    "model.compute_dtype": ("float32", "bfloat16", "float64"),
-    "loss.ce_range": ("new", "seen"),
-    "loss.supcon_denominator": ("negatives_and_self", "negatives", "all"),
-    "projector.init": ("identity", "random"),
-    "projector.loss": ("squared", "norm"),
-    "evolution.solver": ("direct", "blocked"),
-    "evolution.gd_init": ("trained", "identity", "random"),
-    "metric.source": ("evolved", "newest"),
-    "metric.error": ("none", "task", "stream"),
-    "metric.kind": ("cosine", "lda"),
-    "metric.shrinkage": ("fixed", "ledoit_wolf"),
-    "test.distance": ("cosine", "euclidean"),
-    "lwf.schedule": ("rose", "official"),
-    "adc.step_norm": ("batch", "image"),
-    "adc.rivals": ("as_moved", "unmoved"),
-    "adc.when_none_succeeds": ("unperturbed", "perturbed", "stay"),
-    "ldc.init": ("random", "identity"),
-    "efc.first_optimizer": ("adam", "sgd"),
-    "fcs.first_optimizer": ("adam", "sgd"),
-    "preset": ("full", "thin", "smoke", "custom"),
-}
-POSITIVE = (
-    "scenario.tasks",
-    "model.width",
-    "train.batch_size",
-    "train.first.epochs",
-    "train.later.epochs",
-    "train.steps_per_call",
-    "train.log_every",
-    "evolution.capacity",
-    "evolution.granularity",
-    "evolution.evolve_every",
-    "adc.samples",
-    "adc.steps",
-    "ldc.epochs",
-    *(f"{name}.{key}" for name in ("efc", "fcs") for key in ("prototype_batch", "recipe.batch_size")),
-    *(f"{name}.recipe.{part}.epochs" for name in ("efc", "fcs") for part in ("first", "later")),
-    "test.batch_size",
-    "test.batches_per_call",
-    "testtime.batch_size",
-)
+# What changes no number of a run, and so may differ between restarts on one workdir.
+FREE_KEYS = tuple(key for key, item in declared(Config()).items() if item.option.free)
 
 
 def validate(config: Config) -> Config:
     """Raises a UserError that names the key, its value and what is allowed."""
-    for key, allowed in CHOICES.items():
-        if get(config, key) not in allowed:
-            raise unknown(f"value of config.{key}", str(get(config, key)), allowed)
-    for key in POSITIVE:
-        if get(config, key) < 1:
-            raise UserError(f"config.{key} is {get(config, key)}; it must be at least 1.")
-    if config.train.checkpoint_every < 0:
-        raise UserError(f"config.train.checkpoint_every is {config.train.checkpoint_every}; 0 is once an epoch.")
+    check(config)
     if config.test.batch_size % config.evolution.granularity:
         raise UserError(
             f"config.test.batch_size {config.test.batch_size} must be a multiple of config.evolution.granularity "
@@ -298,78 +306,24 @@ def validate(config: Config) -> Config:
         )
     if config.scenario.start == "cold" and config.scenario.first_classes:
         raise UserError("config.scenario.first_classes is for warm start; a cold one has equal tasks.")
-    if config.evolution.alpha < 0:
-        raise UserError(f"config.evolution.alpha is {config.evolution.alpha}; it must not be negative.")
-    for key in ("sdc.sigma", "efc.sigma"):
-        if not 0 < get(config, key) < math.inf:
-            raise UserError(f"config.{key} is {get(config, key)}; it must be a positive number.")
-    if not config.sdc.floor >= 0:
-        raise UserError(f"config.sdc.floor is {config.sdc.floor}; it must not be negative.")
-    _validate_metric(config.metric)
+    if config.metric.per_class_weight and config.metric.source != "evolved":
+        raise UserError(
+            f"config.metric.per_class_weight {config.metric.per_class_weight} needs config.metric.source evolved: "
+            f"{config.metric.source!r} has no covariance of each old class."
+        )
     if config.model.compute_dtype == "float64" and not _x64():
         raise UserError("config.model.compute_dtype float64 needs the environment variable JAX_ENABLE_X64=1.")
-    for key in ("train", "lwf.official", "efc.recipe", "fcs.recipe"):
-        for kind in ("first", "later"):
-            milestones = get(config, f"{key}.{kind}.milestones")
-            if list(milestones) != sorted(set(milestones)):
-                raise UserError(f"config.{key}.{kind}.milestones {milestones} must increase.")
     return config
-
-
-def _validate_metric(metric: MetricOptions) -> None:
-    if not 0 <= metric.ridge < math.inf:
-        raise UserError(f"config.metric.ridge is {metric.ridge}; it must be a finite number and not negative.")
-    if not 0 <= metric.per_class_weight <= 1:
-        raise UserError(f"config.metric.per_class_weight is {metric.per_class_weight}; it must be from 0 to 1.")
-    if metric.per_class_weight and metric.source != "evolved":
-        raise UserError(
-            f"config.metric.per_class_weight {metric.per_class_weight} needs config.metric.source evolved: "
-            f"{metric.source!r} has no covariance of each old class."
-        )
-    if metric.refresh < 0:
-        raise UserError(f"config.metric.refresh is {metric.refresh}; it must be 0 (never) or a number of images.")
 
 
 def from_json(text: str) -> Config:
-    """The Config that `to_json` wrote; keys it does not know are left out, those it lacks have their default."""
-    return _fill(Config(), json.loads(text))
+    """The Config that `to_json` wrote; keys it does not know are left out, those it lacks have their default.
 
-
-def get(config: Any, key: str) -> Any:
-    """get(config, "train.first.lr")."""
-    for part in key.split("."):
-        config = getattr(config, part)
-    return config
-
-
-def put(config: Any, key: str, value: Any) -> None:
-    """put(config, "train.first.lr", 0.1); lists become tuples."""
-    *path, name = key.split(".")
-    for part in path:
-        config = getattr(config, part)
-    setattr(config, name, tuple(value) if isinstance(value, list) else value)
-
-
-def keys(config: Any, prefix: str = "") -> list[str]:
-    """Every dotted key of a configuration."""
-    found = []
-    for item in dataclasses.fields(config):
-        value = getattr(config, item.name)
-        if dataclasses.is_dataclass(value):
-            found += keys(value, f"{prefix}{item.name}.")
-        else:
-            found.append(prefix + item.name)
-    return found
-
-
-def _fill(config: Any, saved: dict[str, Any]) -> Any:
-    for item in dataclasses.fields(config):
-        if item.name in saved:
-            value, current = saved[item.name], getattr(config, item.name)
-            if dataclasses.is_dataclass(current):
-                _fill(current, value)
-            else:
-                setattr(config, item.name, tuple(value) if isinstance(value, list) else value)
+    A value of the wrong type is a UserError; whether values are allowed is `validate`'s question.
+    """
+    config = Config()
+    fill(config, json.loads(text))
+    check_types(config)
     return config
 
 

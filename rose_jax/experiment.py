@@ -158,7 +158,7 @@ def open_run(workdir: Path, *, data_dir: str | None = None, layout: Layout | Non
         config = from_json(path.read_text())
     except FileNotFoundError:
         raise UserError(f"There is no run in {workdir}: {path.name} is missing.") from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, UserError) as error:
         raise UserError(f"{path} is not the config of a run ({error}).") from None
     config.data.dir = data_dir or config.data.dir
     features = make_features(config, layout or Layout())

@@ -14,7 +14,6 @@ from rose_jax.study.subject import Finding, Subject
 ROWS = ("base", "projector", "gd", "rose")  # each as in the paper, and whitened
 ALTERNATIVES: dict[str, dict[str, Any]] = {  # what of config.metric is changed for rose_whitened
     "newest task only": {"source": "newest"},
-    "covariance of the stream": {"source": "stream"},
     "no error of the map": {"error": "none"},
     "error of the map on D_t only": {"error": "task"},
     "no error, never refreshed": {"error": "none", "refresh": 0},

@@ -38,6 +38,7 @@ def test_mistyped_names(name, hint):
     ("options", "words"),
     [
         (dict(source="newst"), "config.metric.source 'newst'. Did you mean 'newest'"),
+        (dict(source="stream"), "config.metric.source 'stream'"),
         (dict(kind="LDA"), "config.metric.kind"),
         (dict(error="stage"), "config.metric.error"),
         (dict(shrinkage="oas"), "config.metric.shrinkage"),

@@ -1,0 +1,185 @@
+"""Options of a configuration: each field of its dataclasses says what it is and what is allowed, in one place."""
+
+import dataclasses
+import itertools
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from rose_jax.errors import UserError, unknown
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """Bounds of a tuple are those of each entry. Floats must be finite: nothing here has a use for nan or inf."""
+
+    help: str
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    increasing: bool = False  # the entries of a tuple
+    free: bool = False  # changes no number of a run, and so may differ between restarts on one workdir
+
+    def allowed(self, kind: Any) -> str:
+        """What a value of the type `kind` must be, in words that follow "it must be"."""
+        if self.choices:
+            return "one of " + ", ".join(map(_shown, self.choices))
+        several = typing.get_origin(kind) is tuple
+        words = _KINDS[_entry(kind)][several]
+        if several:
+            words = f"a tuple of {'increasing ' * self.increasing}{words}"
+        limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        bounds = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
+        return words + (f", {'each ' * several}{bounds}" if bounds else "")
+
+    def holds(self, value: Any) -> bool:
+        """For a value of the right type."""
+        entries = value if isinstance(value, (tuple, list)) else (value,)
+        if self.increasing and any(later <= earlier for earlier, later in itertools.pairwise(entries)):
+            return False
+        return all(map(self._one_holds, entries))
+
+    def _one_holds(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, (str, bool)):
+            return True
+        return (
+            abs(value) <= sys.float_info.max  # false for nan
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+
+def option(
+    default: T,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    increasing: bool = False,
+    free: bool = False,
+) -> T:
+    """A dataclass field; its annotation is the type that is checked. See Option."""
+    declared = Option(help, choices, at_least, above, at_most, below, increasing, free)
+    return dataclasses.field(default=default, metadata={"option": declared})
+
+
+def section(factory: Callable[[], T], help: str, instead: Mapping[str, Option] | None = None) -> T:
+    """A field that is a dataclass of options; `instead` are keys inside it that mean something else here."""
+    return dataclasses.field(default_factory=factory, metadata={"help": help, "instead": instead or {}})
+
+
+class Declared(NamedTuple):
+    kind: Any  # the annotation: bool, int, float, str, or a tuple of one of these
+    option: Option
+    value: Any
+
+
+def declared(config: Any) -> dict[str, Declared]:
+    """Every option of a configuration by its dotted key, in the order of their declaration."""
+    return _declared(config, "", {})
+
+
+def keys(config: Any) -> list[str]:
+    """Every dotted key of a configuration."""
+    return list(declared(config))
+
+
+def get(config: Any, key: str) -> Any:
+    """get(config, "train.first.lr")."""
+    for part in key.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def put(config: Any, key: str, value: Any) -> None:
+    """put(config, "train.first.lr", 0.1); a list, as JSON has it, becomes a tuple."""
+    *path, name = key.split(".")
+    for part in path:
+        config = getattr(config, part)
+    setattr(config, name, tuple(value) if isinstance(value, list) else value)
+
+
+def check(config: Any) -> None:
+    """Raises a UserError that names the first key whose value is not allowed, the value, and what is."""
+    check_types(config)
+    for key, (kind, option, value) in declared(config).items():
+        if not option.holds(value):
+            if option.choices:
+                raise unknown(f"value of config.{key}", value, map(_shown, option.choices))
+            raise _refusal(key, kind, option, value)
+
+
+def check_types(config: Any) -> None:
+    for key, (kind, option, value) in declared(config).items():
+        if not _is_a(kind, value):
+            raise _refusal(key, kind, option, value)
+
+
+def fill(config: Any, saved: Any, prefix: str = "config") -> None:
+    """Sets what `saved` (read from JSON) has; keys that the configuration does not know are left out."""
+    if not isinstance(saved, dict):
+        raise UserError(f"{prefix} is {saved!r}; it must be an object with keys.")
+    for item in dataclasses.fields(config):
+        if item.name in saved:
+            value, current = saved[item.name], getattr(config, item.name)
+            if dataclasses.is_dataclass(current):
+                fill(current, value, f"{prefix}.{item.name}")
+            else:
+                setattr(config, item.name, tuple(value) if isinstance(value, list) else value)
+
+
+_KINDS = {  # one, several
+    bool: ("True or False", "truth values"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a finite number", "finite numbers"),
+    str: ("a text", "texts"),
+}
+
+
+def _declared(config: Any, prefix: str, instead: Mapping[str, Option]) -> dict[str, Declared]:
+    found: dict[str, Declared] = {}
+    kinds = typing.get_type_hints(type(config))
+    for item in dataclasses.fields(config):
+        key, kind, value = prefix + item.name, kinds[item.name], getattr(config, item.name)
+        if not item.metadata:
+            raise TypeError(f"{type(config).__name__}.{item.name} must be declared by option() or section().")
+        if "option" in item.metadata:
+            found[key] = Declared(kind, instead.get(key, item.metadata["option"]), value)
+        elif isinstance(value, kind):
+            own = {f"{key}.{inner}": option for inner, option in item.metadata["instead"].items()}
+            found |= _declared(value, f"{key}.", {**own, **instead})
+        else:
+            raise UserError(f"config.{key} is {value!r}; it must be {kind.__name__}(...).")
+    return found
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    if typing.get_origin(kind) is tuple:
+        return isinstance(value, (tuple, list)) and all(_is_a(_entry(kind), entry) for entry in value)
+    if isinstance(value, bool):  # which Python counts among the integers
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _entry(kind: Any) -> type:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
+
+
+def _refusal(key: str, kind: Any, option: Option, value: Any) -> UserError:
+    return UserError(f"config.{key} is {value!r}; it must be {option.allowed(kind)} ({option.help}).")
+
+
+def _shown(choice: str) -> str:
+    return choice or "''"
