@@ -12,13 +12,14 @@ import jax
 import numpy as np
 
 from rose_jax import report
-from rose_jax.config import Config, from_json, put
+from rose_jax.config import Config, from_json
 from rose_jax.data import augment, sources
 from rose_jax.data.pipeline import Images
 from rose_jax.data.scenario import make_scenario
 from rose_jax.errors import UserError
 from rose_jax.methods import Row, resolve
 from rose_jax.models import make_encoder
+from rose_jax.options import put
 from rose_jax.run import accuracy
 from rose_jax.run import results as results_lib
 from rose_jax.run.features import Features

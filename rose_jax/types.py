@@ -81,7 +81,7 @@ class Parts(NamedTuple):
 class Task(NamedTuple):
     """What distinguishes task t. All traced, so that every task after the first runs the same program."""
 
-    index: jax.Array  # int32 [], t from 0
+    number: jax.Array  # int32 [], t from 0
     offset: jax.Array  # int32 [], |C_1:t-1|, the first internal label of the task
     n_new: jax.Array  # int32 [], |C_t|
     weight_decay: jax.Array  # float32 []
@@ -236,7 +236,7 @@ class FitClassifier(Protocol):
 
 
 class Logits(Protocol):
-    def __call__(self, params: PyTree, memory: ClassMemory, feature: jax.Array) -> jax.Array:
+    def __call__(self, params: PyTree, memory: ClassMemory, feature: Array) -> jax.Array:
         """feature [n, d] -> scores [n, C], -inf for classes not seen."""
 
 
@@ -280,7 +280,7 @@ class StreamBatch(NamedTuple):
     enters: Array  # bool [n], whether the image may take part in an evolution (budgeted evolution)
     z_old: Array | None = None  # [n, d] under f_{t-1}; zeros where the image does not enter
     z_new: Array | None = None  # [n, d] under f_t
-    images: Array | None = None  # uint8 [n, h, w, 3], split over the devices
+    images: jax.Array | None = None  # uint8 [n, h, w, 3], split over the devices
 
 
 class Model(NamedTuple):

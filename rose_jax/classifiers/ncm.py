@@ -11,7 +11,7 @@ def make(parts: Parts) -> Classifier:
     cosine = parts.config.test.distance == "cosine"
     nearest = nearest_by_cosine if cosine else nearest_by_distance
 
-    def logits(params: PyTree, memory: ClassMemory, feature: jax.Array) -> jax.Array:
+    def logits(params: PyTree, memory: ClassMemory, feature: Array) -> jax.Array:
         return nearest(memory, feature)
 
     return Classifier(lambda previous, memory, view: {}, logits, scored_by_evolution=cosine)

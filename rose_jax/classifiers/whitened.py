@@ -62,7 +62,7 @@ def make(parts: Parts) -> Classifier:
         transform, log_det = jax.lax.map(lambda sigma: cov.whitening(sigma, params["ridge"]), own)
         return evolved | {"each_now": each, "transform": transform, "log_det": log_det}
 
-    def logits(params: PyTree, memory: ClassMemory, feature: jax.Array) -> jax.Array:
+    def logits(params: PyTree, memory: ClassMemory, feature: Array) -> jax.Array:
         seen, bad = memory.origin >= 0, ~jnp.isfinite(feature).all(axis=1)
         if not weight:
             return score_table(feature, memory.mean, seen, bad, metric(params))
@@ -120,7 +120,7 @@ def task_pairs(old: np.ndarray, new: np.ndarray) -> cov.PairMoments:
     old, new = old[readable], new[readable]
     weight = PRIOR_PAIRS / max(len(old), 1)
     return cov.PairMoments(
-        weight * old.T @ old, weight * old.T @ new, weight * new.T @ new, PRIOR_PAIRS * bool(len(old))
+        weight * old.T @ old, weight * old.T @ new, weight * new.T @ new, np.array(PRIOR_PAIRS * bool(len(old)))
     )
 
 

@@ -4,8 +4,8 @@ The drift of such adversarial images under both encoders is the drift of the cla
 a jitted function, not a loop inside one: on the CPU a convolution's gradient is ruinous in a loop body.
 """
 
-import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from rose_jax.types import Array, ClassMemory, Compensation, EncoderApply, Parts
 
 def make(parts: Parts) -> Compensation:
     options = parts.config.adc
+    search = make_search(parts.encoder.apply, options.step_norm)
 
     def move(memory: ClassMemory, view: StageView, key: jax.Array) -> tuple[ClassMemory, None]:
         old = view.snapshots[view.stage - 1].variables
@@ -25,7 +26,7 @@ def make(parts: Parts) -> Compensation:
         images, features = _augmented_images(view, key, old)
         classes = old_classes(memory, view.stage)
         moved, failed = compensate(
-            view.encoder.apply,
+            search,
             old,
             new,
             images,
@@ -42,7 +43,7 @@ def make(parts: Parts) -> Compensation:
 
 
 def compensate(
-    apply: EncoderApply,
+    search: "Search",
     old: PyTree,
     new: PyTree,
     images: np.ndarray,
@@ -53,10 +54,10 @@ def compensate(
 ) -> tuple[np.ndarray, int]:
     """Prototypes [k, d] after the drift of each one's adversarial images, and how many searches found none.
 
-    apply: an Encoder's; old, new: variables of f_{t-1} and f_t; images: [n, h, w, 3], normalised; features:
+    old, new: variables of f_{t-1} and f_t; images: [n, h, w, 3], normalised; features:
     [n, d], theirs under the old encoder.
     """
-    step, encode = _search_step(apply, options.step_norm), _encode(apply)
+    step, encode = search
     bounds = jnp.float32(images.min()), jnp.float32(images.max())
     moved = np.array(prototypes, np.float32)
     failed = 0
@@ -88,11 +89,16 @@ def nearest_images(features: np.ndarray, prototype: np.ndarray, samples: int) ->
     return np.argsort(distances, kind="stable")[:samples]
 
 
-@functools.cache
-def _search_step(apply: EncoderApply, step_norm: str) -> Callable[..., jax.Array]:
-    """(variables, x, p, alpha, low, high) -> clip(x - alpha g / |g|), g the gradient of mean (f(x) - p)^2.
+class Search(NamedTuple):
+    """Two jitted functions of an encoder."""
 
-    step_norm "batch": |g| over all images together, so that alpha is spent on those with the largest gradient;
+    # (variables, x, p, alpha, low, high) -> clip(x - alpha g / |g|), g the gradient of mean (f(x) - p)^2
+    step: Callable[..., jax.Array]
+    encode: Callable[[PyTree, Array], jax.Array]
+
+
+def make_search(apply: EncoderApply, step_norm: str) -> Search:
+    """step_norm "batch": |g| over all images together, so that alpha is spent on those with the largest gradient;
     "image": over each one alone. An image without a gradient stays where it is.
     """
     axes = (0, 1, 2, 3) if step_norm == "batch" else (1, 2, 3)
@@ -111,12 +117,7 @@ def _search_step(apply: EncoderApply, step_norm: str) -> Callable[..., jax.Array
         norm = jnp.sqrt(jnp.sum(jnp.square(scaled), axes, keepdims=True))
         return jnp.clip(images - alpha * scaled / jnp.where(norm > 0, norm, 1.0), low, high)
 
-    return step
-
-
-@functools.cache
-def _encode(apply: EncoderApply) -> Callable[[PyTree, Array], jax.Array]:
-    return jax.jit(lambda variables, images: apply(variables, images)[0]["feature"])
+    return Search(step, jax.jit(lambda variables, images: apply(variables, images)[0]["feature"]))
 
 
 def _augmented_images(view: StageView, key: jax.Array, old: PyTree) -> tuple[np.ndarray, np.ndarray]:

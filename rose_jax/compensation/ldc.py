@@ -9,7 +9,7 @@ import optax
 from rose_jax.compensation.projector import project_old
 from rose_jax.train import losses
 from rose_jax.train.projector import init_projector
-from rose_jax.types import Array, ClassMemory, Compensation, Parts, PyTree, StageView
+from rose_jax.types import ClassMemory, Compensation, Parts, PyTree, StageView
 
 
 def make(parts: Parts) -> Compensation:
@@ -37,7 +37,7 @@ def make_update(lr: float) -> Callable[..., tuple[jax.Array, PyTree]]:
 
     @jax.jit
     def update(
-        projector: jax.Array, opt_state: PyTree, z_old: Array, z_new: Array, mask: Array
+        projector: jax.Array, opt_state: PyTree, z_old: jax.Array, z_new: jax.Array, mask: jax.Array
     ) -> tuple[jax.Array, PyTree]:
         grad = jax.grad(lambda w: losses.projection(z_old, z_new, w, mask, "squared"))(projector)
         updates, opt_state = transform.update(grad, opt_state, projector)

@@ -17,7 +17,6 @@ from rose_jax.data.resident import flatten, gather
 from rose_jax.data.scenario import Scenario
 from rose_jax.data.sources import ArraySplit, Dataset, RecordSplit
 from rose_jax.runtime.sharding import Layout
-from rose_jax.types import Array
 
 Rows = tuple[jax.Array, jax.Array, jax.Array]  # uint8 images [n, h, w, 3], internal labels [n], mask [n]
 
@@ -25,11 +24,11 @@ Rows = tuple[jax.Array, jax.Array, jax.Array]  # uint8 images [n, h, w, 3], inte
 class Feed(NamedTuple):
     """One call's batches. Resident data: rows to gather. Streamed data: the images themselves, K = 1."""
 
-    rows: Array | None  # int32 [K, B] into the resident images
-    images: Array | None  # uint8 [B, h, w, 3]
-    labels: Array | None  # int32 [B]
-    mask: Array  # bool [B]
-    steps: Array  # int32 [], how many of the K to run
+    rows: jax.Array | None  # int32 [K, B] into the resident images
+    images: jax.Array | None  # uint8 [B, h, w, 3]
+    labels: jax.Array | None  # int32 [B]
+    mask: jax.Array  # bool [B]
+    steps: jax.Array  # int32 [], how many of the K to run
 
 
 class Images:
@@ -117,7 +116,7 @@ class Images:
 
     def evaluated(
         self, name: str, indices: np.ndarray, batch_size: int
-    ) -> Iterator[tuple[Array, Array | None, int]]:
+    ) -> Iterator[tuple[jax.Array, jax.Array | None, int]]:
         """Images of a split in the order given: what to gather from, rows to gather, and how many are no padding.
 
         Of a streamed set the images themselves, split over the devices, and None.

@@ -31,7 +31,7 @@ def head_logits(head: Head, feature: Array) -> jax.Array:
     """feature [n, d] -> logits [n, C]. Cosine head: scale * cos(feature, row)."""
     if "scale" in head:
         return head["scale"] * (normalize(feature) @ normalize(head["weight"]).T)
-    logits = feature @ head["weight"].T
+    logits = jnp.asarray(feature) @ head["weight"].T
     return logits + head["bias"][None, :] if "bias" in head else logits
 
 
@@ -51,4 +51,4 @@ def renew_rows(head: Head, fresh: Head, keep: Array) -> Head:
 def normalize(x: Array, eps: float = 1e-12) -> jax.Array:
     """Rows to unit length; a zero row stays zero and has a zero gradient (jnp.linalg.norm's is NaN)."""
     squared = jnp.sum(jnp.square(x), -1, keepdims=True)
-    return x * jax.lax.rsqrt(jnp.maximum(squared, eps**2))
+    return jnp.asarray(x) * jax.lax.rsqrt(jnp.maximum(squared, eps**2))

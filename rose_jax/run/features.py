@@ -20,7 +20,7 @@ class Features:
         self._augment: dict[Augment, Callable] = {}
         layout, encoder = images.layout, parts.encoder
 
-        def encode(variables: PyTree, images: Array, index: Array | None) -> jax.Array:
+        def encode(variables: PyTree, images: jax.Array, index: jax.Array | None) -> jax.Array:
             chosen = images if index is None else gather(images, index)
             return encoder.apply(variables, parts.normalise(layout.constrain(chosen)))[0]["feature"]
 
@@ -64,7 +64,9 @@ class Features:
         chosen = transform or self.parts.transform
         if chosen not in self._augment:
 
-            def whole(key: jax.Array, images: Array, labels: Array, mask: Array) -> tuple[jax.Array, Array, Array]:
+            def whole(
+                key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array
+            ) -> tuple[jax.Array, Array, Array]:
                 """Labels and mask as well: a process has read its share of a streamed batch only."""
                 return chosen(key, images), labels, mask
 

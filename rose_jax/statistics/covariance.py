@@ -128,4 +128,4 @@ def whitening(covariance: Array, ridge: Array | float) -> tuple[jax.Array, jax.A
 
 
 def symmetric(matrix: Array) -> jax.Array:
-    return (matrix + jnp.swapaxes(matrix, -1, -2)) / 2
+    return (jnp.asarray(matrix) + jnp.swapaxes(matrix, -1, -2)) / 2

@@ -8,17 +8,21 @@ import copy
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rose_jax.config import Config
 from rose_jax.data.order import generator
 from rose_jax.experiment import OpenRun
 from rose_jax.methods import METHODS, Row
 from rose_jax.run import accuracy as metrics
 from rose_jax.run.scoring import Outcome, Scorer
+from rose_jax.run.stage import Stage
 from rose_jax.study.bank import Bank
-from rose_jax.testtime import TEST_TIMES
+from rose_jax.testtime import ADAPTATIONS
+from rose_jax.types import Parts
 
 MOST_BATCHES_PER_CALL = 2  # short streams must not pay for a long padded call
 
@@ -48,14 +52,11 @@ class Bench:
     ):
         self.trajectory = run.trajectory(objective)
         self.bank = Bank(self.trajectory, run.work.path / "studies" / "features")
-        self.pipeline, self.objective, self.tick = self.trajectory.pipeline, objective, tick
-        self.config = copy.deepcopy(run.config)
-        self.config.test.batches_per_call = min(MOST_BATCHES_PER_CALL, run.config.test.batches_per_call)
-        self.scenario, self.labels = self.pipeline.scenario, self.pipeline.labels["test"]
-        self.own_streams = [
-            self.scenario.stream_indices(self.labels, stage, self.config.seed)
-            for stage in range(self.scenario.num_tasks)
-        ]
+        self.images, self.objective, self.tick = self.trajectory.images, objective, tick
+        self.config = copy.deepcopy(self.trajectory.parts.config)
+        self.config.test.batches_per_call = min(MOST_BATCHES_PER_CALL, self.config.test.batches_per_call)
+        self.scenario, self.labels = self.images.scenario, self.images.labels["test"]
+        self.own_streams = [self.images.stream(stage) for stage in range(self.scenario.num_tasks)]
         self._scorers: dict[Any, Scorer] = {}
         self._programs: dict[Any, Scorer] = {}
         self._passes: dict[Any, Pass] = {}
@@ -66,7 +67,7 @@ class Bench:
 
     @property
     def dim(self) -> int:
-        return self.pipeline.encoder.feature_dim
+        return self.trajectory.parts.encoder.feature_dim
 
     def images_per_class(self) -> np.ndarray:
         """[C] test images of each class in the last stage's stream."""
@@ -86,10 +87,17 @@ class Bench:
         if key not in self._scorers:
             program = (row, *((name, value) for name, value in values.items() if name not in NOT_COMPILED))
             if program not in self._programs:
-                self._programs[program] = Scorer(str(method), row, config, self.pipeline.layout, None)
+                self._programs[program] = self.new_scorer(str(method), row, config)
             scorer = self._scorers[key] = copy.copy(self._programs[program])  # shares what is compiled
-            scorer.config, scorer.moving = config, TEST_TIMES[row.test_time](config)
+            scorer.parts = self.parts(config)
+            scorer.moving = ADAPTATIONS[row.test_time].make(scorer.parts)
         return self._scorers[key]
+
+    def new_scorer(self, name: str, row: Row, config: Config, folder: Path | None = None) -> Scorer:
+        return Scorer(name, row, self.parts(config), self.images.layout, folder)
+
+    def parts(self, config: Config) -> Parts:
+        return self.trajectory.parts._replace(config=config)
 
     def streams(self, keep: Keep = None, draw: int = 0) -> list[np.ndarray]:
         """The run's own streams, less the images that `keep` leaves out. Draws from 1 on are shuffled anew."""
@@ -113,7 +121,13 @@ class Bench:
             self.tick_all()
         return self._passes[key]
 
-    def go(self, scorer: Scorer, streams: list[np.ndarray], draw: int = 0, view: Callable | None = None) -> Pass:
+    def go(
+        self,
+        scorer: Scorer,
+        streams: list[np.ndarray],
+        draw: int = 0,
+        view: Callable[[int, np.ndarray], Stage] | None = None,
+    ) -> Pass:
         """A scorer over given streams; `view` (stage, stream) instead of the bank's."""
         self.seed(scorer, draw)
         scorer.restart()
@@ -125,8 +139,7 @@ class Bench:
         return Pass(streams, outcomes)
 
     def seed(self, scorer: Scorer, draw: int) -> None:
-        seed = int(generator("study", self.config.seed, draw).integers(2**31)) if draw else self.config.seed
-        scorer.config = dataclasses.replace(scorer.config, seed=seed)
+        scorer.seed = int(generator("study", self.config.seed, draw).integers(2**31)) if draw else self.config.seed
 
     def generator(self, *address: int) -> np.random.Generator:
         return generator("study", self.config.seed, *address)

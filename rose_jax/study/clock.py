@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rose_jax.run.stage import Stage
 from rose_jax.study.bench import Arm, Bench
 
 ROUNDS = 5
@@ -30,14 +29,9 @@ def measure(bench: Bench, arms: Mapping[str, Arm], rounds: int = ROUNDS) -> dict
             scorer = bench.scorer(method, **options)
             bench.seed(scorer, 0)
             scorer.restart(after=before)
-            view = Stage(
-                bench.pipeline, last, bench.trajectory, stream
-            )  # not the bank's: its passes are timed here
+            view = bench.trajectory.view(last, stream)  # not the bank's: its passes are timed here
             seconds = scorer.score(view).seconds
-            every = scorer.config.evolution.evolve_every
-            forward = view.test_seconds(last) + (
-                view.test_seconds(last - 1) / every if scorer.moving.evolves else 0
-            )
+            forward = scorer.forward_seconds(view)
             totals[name] = 1e3 * seconds / len(stream)
             if turn:
                 costs[name].total.append(totals[name])

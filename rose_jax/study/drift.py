@@ -10,7 +10,7 @@ from rose_jax.methods import METHODS, Row
 from rose_jax.report.tables import Table
 from rose_jax.run import accuracy as metrics
 from rose_jax.run import results as results_lib
-from rose_jax.run.scoring import Outcome, Scorer
+from rose_jax.run.scoring import Outcome
 from rose_jax.study import tell
 from rose_jax.study.bench import Bench
 from rose_jax.study.subject import Finding, Subject, Unsupported
@@ -34,7 +34,7 @@ def run(subject: Subject) -> Finding:
         subject.expect(sum(len(CHEAP) + len(dear) for _, dear in asked))
     alone = []
     for bench, dear in asked:
-        truth = results_lib.true_means(bench.trajectory, bench.pipeline, subject.opened().work)
+        truth = results_lib.true_means(bench.trajectory, subject.opened().work)
         for method in (*CHEAP, *dear):
             name = _name(bench.objective, method)
             if name in cosines or (method in DEAR and method in cosines):
@@ -72,10 +72,10 @@ def last_stage_alone(bench: Bench, method: str, subject: Subject) -> Outcome:
     """A compensation in the last stage, from where the trained projector has carried the prototypes."""
     row = Row(bench.objective, METHODS[method].compensation, "none", "ncm")
     folder = subject.workdir / "scores"  # these read many images, so what they found stays
-    scorer = Scorer(f"last_{bench.objective}_{method}", row, bench.config, bench.pipeline.layout, folder)
+    scorer = bench.new_scorer(f"last_{bench.objective}_{method}", row, bench.config, folder)
     last = bench.stages - 1
     scorer.restart(after=bench.follow("projector").outcomes[last - 1])
-    return scorer.score(bench.bank.view(last, bench.own_streams[last]))
+    return scorer.score(bench.bank.view(last, bench.own_streams[last]), bench.trajectory.digest(last))
 
 
 def _name(objective: str, method: str) -> str:

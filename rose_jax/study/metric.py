@@ -6,7 +6,6 @@ from typing import Any
 from rose_jax.config import validate
 from rose_jax.methods import WHITENED, resolve
 from rose_jax.report.tables import NOT_THE_PAPERS, Table
-from rose_jax.run.scoring import Scorer
 from rose_jax.study import tell
 from rose_jax.study.bench import Bench
 from rose_jax.study.subject import Finding, Subject
@@ -80,7 +79,7 @@ def _stages(bench: Bench, name: str, options: dict[str, Any], draws: int) -> lis
     config = copy.deepcopy(bench.config)
     for key, value in options.items():
         setattr(config.metric, key, value)
-    scorer = Scorer(name, bench.row(resolve([name])[name]), validate(config), bench.pipeline.layout, None)
+    scorer = bench.new_scorer(name, bench.row(resolve([name])[name]), validate(config))
     return [bench.per_stage(bench.go(scorer, bench.streams(None, draw), draw)) for draw in range(draws)]
 
 

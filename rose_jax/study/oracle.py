@@ -6,13 +6,14 @@ Beside them what no method may use, and what the encoder's own head says: the en
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax.classifiers.ncm import cosine
+from rose_jax.classifiers.ncm import nearest_by_cosine
 from rose_jax.methods import METHODS
 from rose_jax.report.tables import Table
 from rose_jax.run import results as results_lib
 from rose_jax.study import tell
 from rose_jax.study.bench import Bench, mean
 from rose_jax.study.subject import Finding, Subject
+from rose_jax.types import ClassMemory
 
 
 def run(subject: Subject) -> Finding:
@@ -66,8 +67,8 @@ def with_true_means(bench: Bench, subject: Subject) -> float:
     stream, old = bench.own_streams[last], slice(0, bench.scenario.offset(last))
     view = bench.bank.view(last, stream)
     prototypes = np.array(view.snapshots[last].memory.mean)
-    _, truth = results_lib.true_means(bench.trajectory, bench.pipeline, subject.opened().work)
+    _, truth = results_lib.true_means(bench.trajectory, subject.opened().work)
     prototypes[old] = truth[old]
-    seen = jnp.ones(len(prototypes), bool)
-    scores = cosine(jnp.asarray(prototypes), seen, jnp.asarray(view.test_features(last)))
+    memory = ClassMemory(jnp.asarray(prototypes), jnp.zeros(len(prototypes), jnp.int32))
+    scores = nearest_by_cosine(memory, jnp.asarray(view.test_features(last)))
     return mean(bench.class_accuracy(stream, np.asarray(scores).argmax(1)))

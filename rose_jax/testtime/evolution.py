@@ -107,6 +107,8 @@ def _adaptation(evolver: evolution.Evolver, granularity: int) -> Adaptation:
         return state, scores.reshape(rows, -1)
 
     def advance(state: Evolving, batch: StreamBatch, classifier: Classifier) -> tuple[Evolving, jax.Array]:
+        assert batch.z_old is not None
+        assert batch.z_new is not None
         evolved, scores = evolver.step(state.evolver, batch.z_old, batch.z_new, batch.valid, batch.enters)
         rows = batch.valid.shape[0]
         state = state._replace(evolver=evolved, images=state.images + rows, since=state.since + rows)

@@ -14,6 +14,7 @@ class Scored(NamedTuple):
 
 def make(parts: Parts) -> Adaptation:
     def step(state: Scored, batch: StreamBatch, classifier: Classifier) -> tuple[Scored, jax.Array]:
+        assert batch.z_new is not None
         return state, classifier.logits(state.params, state.memory, batch.z_new)
 
     return Adaptation(frozenset({"z_new"}), False, 0, begin, step, finish)

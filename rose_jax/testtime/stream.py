@@ -80,7 +80,7 @@ def feature_calls(
         new, old = np.zeros((size, z_new.shape[1]), np.float32), None
         new[valid] = z_new[position[valid]]
         if z_old is not None:
-            old = np.zeros_like(new)
+            old = np.zeros((size, z_old.shape[1]), np.float32)
             old[valid & enters] = z_old[position[valid & enters] // evolve_every]
         batch = StreamBatch(valid, enters, old, new)
         folded = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), batch)

@@ -33,7 +33,7 @@ def make_begin(objective: Objective, seed: int) -> Callable[[Snapshot | None, Ta
 
     @jax.jit
     def begin(prev: Snapshot | None, task: Task) -> TrainState:
-        trainable, kept = objective.begin(task_key(seed, task.index), prev, task)
+        trainable, kept = objective.begin(task_key(seed, task.number), prev, task)
         opt_state = objective.optimizer(jnp.zeros(()), task, trainable).init(trainable)
         return TrainState(trainable, kept, opt_state, jnp.zeros((), jnp.int32))
 
@@ -56,8 +56,8 @@ def make_step(objective: Objective, layout: Layout, seed: int) -> Wrapped:
         task: Task,
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         images, labels, mask = layout.constrain((images, labels, mask))
-        augment_key = jax.random.fold_in(task_key(seed, task.index, _AUGMENT), state.step)
-        loss_key = jax.random.fold_in(task_key(seed, task.index, _LOSS), state.step)
+        augment_key = jax.random.fold_in(task_key(seed, task.number, _AUGMENT), state.step)
+        loss_key = jax.random.fold_in(task_key(seed, task.number, _LOSS), state.step)
         batch = objective.batch(augment_key, images, labels, mask, task)
         grads, parts = _gradient(objective, state, prev, batch, task, loss_key)
         transform = objective.optimizer(lr, task, state.trainable)

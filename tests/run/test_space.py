@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from rose_jax.run.space import checkpoint_bytes
 
 from configs.digits_cold5 import get_config
 from rose_jax import experiment
 from rose_jax.errors import UserError
 from rose_jax.models.resnet import resnet18
-from rose_jax.run.space import checkpoint_bytes
 from rose_jax.runtime.sharding import Layout
 from rose_jax.train.step import make_begin
 

@@ -83,7 +83,7 @@ def make_base(parts: Parts, options: LossOptions) -> Objective:
         trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
     ) -> Snapshot:
         variables = {"params": trainable["encoder"], "batch_stats": kept}
-        memory = class_means(view, variables, parts.scenario.num_classes, int(task.index))
+        memory = class_means(view, variables, parts.scenario.num_classes, int(task.number))
         return Snapshot(variables, lasting_head(expansion, trainable["head"]), NO_PROJECTOR, memory, extra={})
 
     def optimizer(lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:

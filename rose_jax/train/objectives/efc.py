@@ -142,9 +142,9 @@ def make_efc(parts: Parts) -> Objective:
         """Old means move by E_{t-1}'s drift; then E_t and the new classes' Gaussians, all on augmented images."""
         variables = {"params": trainable["encoder"], "batch_stats": kept["norm"]}
         before = variables if prev is None else prev.variables
-        key = task_key(config.seed, task.index, _FINISH)
+        key = task_key(config.seed, task.number, _FINISH)
         pairs = paired_features(view, key, before, variables, transform)
-        stage, offset = int(task.index), int(task.offset)
+        stage, offset = int(task.number), int(task.offset)
         extra = statistics(pairs, np.asarray(trainable["head"]["weight"]), offset + int(task.n_new), num_classes)
         plain = class_means(view, variables, num_classes, stage)
         origin, mean = plain.origin, plain.mean

@@ -19,6 +19,7 @@ from rose_jax.train.projector import NO_PROJECTOR, with_projector
 from rose_jax.train.schedule import follow
 from rose_jax.train.start import class_means, start
 from rose_jax.types import (
+    Array,
     Batch,
     ClassMemory,
     FeaturePair,
@@ -106,7 +107,7 @@ def make_fcs(parts: Parts) -> Objective:
     ) -> Snapshot:
         """p_c <- T(p_c) for old classes; means and variances of the new ones under the test transform."""
         variables = {"params": trainable["encoder"], "batch_stats": kept}
-        memory = class_means(view, variables, num_classes, int(task.index))
+        memory = class_means(view, variables, num_classes, int(task.number))
         features, labels = view.encode_train(variables)
         variance = jnp.asarray(class_variances(features, labels, num_classes), jnp.float32)
         if prev is not None:
@@ -132,9 +133,9 @@ def init_linear(key: jax.Array, rows: int, dim: int) -> Head:
     return {"weight": 3**0.5 * head["weight"], "bias": jnp.zeros(rows)}
 
 
-def transfer(network: dict[str, jax.Array], features: jax.Array) -> jax.Array:
+def transfer(network: dict[str, jax.Array], features: Array) -> jax.Array:
     """T(z) = z A + b for rows z [n, d]."""
-    return features @ network["weight"] + network["bias"][None, :]
+    return jnp.asarray(features) @ network["weight"] + network["bias"][None, :]
 
 
 def batch_distance(features: jax.Array, other: jax.Array, mask: jax.Array) -> jax.Array:
