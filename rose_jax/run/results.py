@@ -1,6 +1,7 @@
 """What stands in results.json: scores from outcomes, the setting, what training took, the environment."""
 
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
@@ -8,11 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import flax
 import jax
-import jaxlib
 import numpy as np
-import optax
 
 from rose_jax.config import Config
 from rose_jax.data.pipeline import Images
@@ -126,10 +124,7 @@ def environment(layout: Layout) -> dict[str, Any]:
         "command": " ".join(["python -m rose_jax.main", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "python": platform.python_version(),
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
-        "flax": flax.__version__,
-        "optax": optax.__version__,
+        **{name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")},
         "device": layout.mesh.devices.flat[0].device_kind,
         "num_devices": layout.num_devices,
         "num_processes": jax.process_count(),
