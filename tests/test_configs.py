@@ -7,14 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import make_parts
 
 from rose_jax.config import from_json, validate
 from rose_jax.data import augment
+from rose_jax.data.pipeline import Feed
 from rose_jax.data.scenario import make_scenario
 from rose_jax.data.sources import KNOWN
 from rose_jax.models.resnet import resnet18
 from rose_jax.train.objectives import make_objective
-from rose_jax.train.step import Feed, make_begin, make_step
+from rose_jax.train.step import make_begin, make_step
 from rose_jax.types import ClassMemory, Snapshot, Task
 
 COLD = dict(batch=128, first=(200, 0.1, (60, 120, 180), 5e-4), epochs=100, milestones=(45, 90), lr=0.05)
@@ -110,16 +112,11 @@ def test_every_setting_builds_and_shape_checks(name, one_device):
     config = get_config(name)
     spec = KNOWN[config.data.dataset]
     encoder = resnet18(config.model.width, config.model.stem)
-    objective = make_objective(
-        "base",
-        config=config,
-        encoder=encoder,
-        num_classes=spec.num_classes,
-        image_shape=(spec.image_size, spec.image_size, 3),
-        transform=augment.train_transform(
-            config.data.augment, normalisation=config.data.normalisation, pad=config.data.pad
-        ),
+    transform = augment.train_transform(
+        config.data.augment, normalisation=config.data.normalisation, pad=config.data.pad
     )
+    shape = (spec.image_size, spec.image_size, 3)
+    objective = make_objective("base", make_parts(config, encoder, spec.num_classes, shape, transform))
     task = Task(*(jax.ShapeDtypeStruct((), jnp.int32),) * 3, jax.ShapeDtypeStruct((), jnp.float32))
     batch, size = config.train.batch_size, spec.image_size
     feed = Feed(
@@ -127,22 +124,22 @@ def test_every_setting_builds_and_shape_checks(name, one_device):
         jax.ShapeDtypeStruct((batch, size, size, 3), jnp.uint8),
         jax.ShapeDtypeStruct((batch,), jnp.int32),
         jax.ShapeDtypeStruct((batch,), bool),
-        jax.ShapeDtypeStruct((1,), jnp.float32),
         jax.ShapeDtypeStruct((), jnp.int32),
     )
+    lr = jax.ShapeDtypeStruct((1,), jnp.float32)
     begin, step = make_begin(objective, 0), make_step(objective, one_device, 0)
     state = jax.eval_shape(begin, None, task)
-    after, terms = jax.eval_shape(step, state, None, None, feed, task)
+    after, terms = jax.eval_shape(step, state, None, None, feed, lr, task)
     assert jax.tree.map(lambda x: x.shape, after) == jax.tree.map(lambda x: x.shape, state)
     assert {"ce", "supcon"} <= set(terms)
     memory = ClassMemory(
         jax.ShapeDtypeStruct((spec.num_classes, encoder.feature_dim), jnp.float32),
         jax.ShapeDtypeStruct((spec.num_classes,), jnp.int32),
     )
-    variables = {"params": state.trainable["encoder"], "batch_stats": state.batch_stats}
+    variables = {"params": state.trainable["encoder"], "batch_stats": state.kept}
     prev = Snapshot(variables, state.trainable["head"], state.trainable["projector"], memory, {})
     state = jax.eval_shape(begin, prev, task)
-    after, terms = jax.eval_shape(step, state, prev, None, feed, task)
+    after, terms = jax.eval_shape(step, state, prev, None, feed, lr, task)
     assert {"ce", "supcon", "kd", "projector"} <= set(terms)
     assert all(np.prod(leaf.shape) == 1 for leaf in jax.tree.leaves(terms))
 

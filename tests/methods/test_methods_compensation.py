@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import FakeStage, make_parts
 
 from rose_jax.compensation import COMPENSATIONS, adc, ldc, sdc
 from rose_jax.config import ADCOptions, Config
@@ -18,26 +19,20 @@ def memory_of(mean, origin) -> ClassMemory:
     return ClassMemory(np.asarray(mean, np.float32), np.asarray(origin, np.int32))
 
 
-class FakeView:
-    """Stage 1 with the identity and a fixed linear map as encoders; batches of four with padding."""
+def linear_stage(z_old, matrix, memory=None) -> FakeStage:
+    """Stage 1 with the identity and a fixed linear map as encoders."""
+    matrix = np.asarray(matrix, np.float32)
+    return FakeStage(
+        1,
+        snapshots=[SimpleNamespace(variables="old"), SimpleNamespace(variables="new", memory=memory)],
+        encoder=SimpleNamespace(feature_dim=matrix.shape[0]),
+        images=np.asarray(z_old, np.float32),
+        encode=lambda variables, images: jnp.asarray(images if variables == "old" else images @ matrix),
+    )
 
-    stage = 1
 
-    def __init__(self, z_old, matrix, memory=None):
-        self.z_old, self.matrix = np.asarray(z_old, np.float32), np.asarray(matrix, np.float32)
-        self.encoder = SimpleNamespace(feature_dim=self.matrix.shape[0])
-        self.snapshots = [SimpleNamespace(variables="old"), SimpleNamespace(variables="new", memory=memory)]
-
-    def train_batches(self, key, epochs, transform=None):
-        for _ in range(epochs):
-            for start in range(0, len(self.z_old), 4):
-                rows = self.z_old[start : start + 4]
-                padded = np.resize(rows, (4, rows.shape[1]))
-                padded[len(rows) :] = 99.0  # padding must leave no trace
-                yield padded, np.zeros(4, np.int32), np.arange(4) < len(rows)
-
-    def encode(self, variables, images):
-        return jnp.asarray(images if variables == "old" else images @ self.matrix)
+def make(name, config=None):
+    return COMPENSATIONS[name].make(make_parts(config or Config(), None, 100, (1, 1, 3)))
 
 
 # SDC
@@ -76,10 +71,11 @@ def test_sdc_with_one_image():
 
 def test_sdc_moves_old_classes_only_and_pairs_rows():
     rng = np.random.default_rng(2)
-    view = FakeView(rng.standard_normal((10, 3)), rng.standard_normal((3, 3)))
+    images, matrix = rng.standard_normal((10, 3)), rng.standard_normal((3, 3)).astype(np.float32)
+    view = linear_stage(images, matrix)
     memory = memory_of(rng.standard_normal((4, 3)), [0, 0, 1, -1])
-    moved, _ = COMPENSATIONS["sdc"](Config()).move(memory, view, jax.random.key(0))
-    expected = sdc_oracle(view.z_old, view.z_old @ view.matrix, memory.mean[:2].astype(float), 0.3, 1e-5)
+    moved, _ = make("sdc").move(memory, view, jax.random.key(0))
+    expected = sdc_oracle(view.images, view.images @ matrix, memory.mean[:2].astype(float), 0.3, 1e-5)
     np.testing.assert_allclose(moved.mean[:2], memory.mean[:2] + expected, rtol=1e-5)
     np.testing.assert_array_equal(moved.mean[2:], memory.mean[2:])
 
@@ -111,12 +107,13 @@ def test_ldc_recovers_a_linear_drift():
     rng = np.random.default_rng(4)
     config = Config()
     config.ldc.epochs, config.ldc.lr = 400, 3e-2
-    view = FakeView(rng.standard_normal((18, 3)), rng.standard_normal((3, 3)))
+    images, matrix = rng.standard_normal((18, 3)), rng.standard_normal((3, 3)).astype(np.float32)
+    view = linear_stage(images, matrix)
     memory = memory_of(rng.standard_normal((3, 3)), [0, 0, 1])
-    moved, drift_map = COMPENSATIONS["ldc"](config).move(memory, view, jax.random.key(0))
-    np.testing.assert_allclose(moved.mean[:2], memory.mean[:2] @ view.matrix, atol=2e-2)
+    moved, drift_map = make("ldc", config).move(memory, view, jax.random.key(0))
+    np.testing.assert_allclose(moved.mean[:2], memory.mean[:2] @ matrix, atol=2e-2)
     np.testing.assert_array_equal(moved.mean[2], memory.mean[2])
-    np.testing.assert_allclose(drift_map, view.matrix, atol=2e-2)
+    np.testing.assert_allclose(drift_map, matrix, atol=2e-2)
 
 
 # ADC. f(x) = (x A)^2, so that gradients can be written by hand.
@@ -193,7 +190,8 @@ def test_adc_with_fewer_images_than_samples_and_no_gradient():
 def run_adc(old, new, images, prototypes, options):
     images = np.asarray(images, np.float32)
     features = np.asarray(square_apply(jnp.asarray(old), images)[0]["feature"])
-    return adc.compensate(square_apply, jnp.asarray(old), jnp.asarray(new), images, features, prototypes, options)
+    search = adc.make_search(square_apply, options.step_norm)
+    return adc.compensate(search, jnp.asarray(old), jnp.asarray(new), images, features, prototypes, options)
 
 
 # Memories
@@ -205,15 +203,16 @@ def test_own_takes_the_objectives_prototypes_and_rose_keeps_its_own():
     merged = merge(carried, snapshot, 1)
     np.testing.assert_array_equal(merged.mean, [[1, 1], [1, 1], [5, 5], [1, 1]])
     np.testing.assert_array_equal(merged.origin, [0, 0, 1, -1])
-    view = FakeView(np.zeros((1, 2)), np.eye(2), snapshot)
-    own, _ = COMPENSATIONS["own"](Config()).move(merged, view, None)
+    view = linear_stage(np.zeros((1, 2)), np.eye(2), snapshot)
+    own, _ = make("own").move(merged, view, None)
     np.testing.assert_array_equal(own.mean[:3], snapshot.mean[:3])
     np.testing.assert_array_equal(own.mean[3], merged.mean[3])  # not seen yet: untouched
 
 
 def test_paired_features_are_of_the_same_images():
     rng = np.random.default_rng(7)
-    view = FakeView(rng.standard_normal((7, 3)), rng.standard_normal((3, 3)))
+    images, matrix = rng.standard_normal((7, 3)), rng.standard_normal((3, 3)).astype(np.float32)
+    view = linear_stage(images, matrix)
     pairs = drift.paired_features(view, jax.random.key(0), "old", "new")
     assert pairs.old.shape == (7, 3)
-    np.testing.assert_allclose(pairs.new, pairs.old @ view.matrix, rtol=1e-5)
+    np.testing.assert_allclose(pairs.new, pairs.old @ matrix, rtol=1e-5)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_encoder as tiny
+from support import FakeStage, make_parts
 
 from rose_jax.config import Config
 from rose_jax.statistics.drift import Pairs
@@ -16,15 +17,9 @@ CLASSES, BATCH = 6, 4
 
 
 def objective(config=None):
-    config = config or make_config()
-    return make_objective(
-        "efc",
-        config=config,
-        encoder=tiny.encoder(),
-        num_classes=CLASSES,
-        image_shape=tiny.SHAPE,
-        transform=lambda key, images: images.astype(jnp.float32),
-    )
+    transform = lambda key, images: images.astype(jnp.float32)  # noqa: E731
+    parts = make_parts(config or make_config(), tiny.encoder(), CLASSES, tiny.SHAPE, transform)
+    return make_objective("efc", parts)
 
 
 def make_config() -> Config:
@@ -81,7 +76,7 @@ def test_first_task_is_cross_entropy_over_classes_and_rotations():
     made = objective()
     trainable, kept = jax.jit(made.begin)(jax.random.key(0), None, task(0))
     data = batch(0, 0)
-    got, (after, _) = jax.jit(made.loss)(trainable, kept, None, data, task(0), jax.random.key(1))
+    got, (after, *_) = jax.jit(made.loss)(trainable, kept, None, data, task(0), jax.random.key(1))
     valid = np.asarray(data.mask)
     images, labels = np.asarray(data.images)[valid], np.asarray(data.labels)[valid]
     turned = np.concatenate([np.rot90(images, k, (1, 2)) for k in range(4)])
@@ -131,7 +126,7 @@ def test_later_task_with_and_without_a_previous_batch():
     for step in range(2):
         data, key = batch(10 + step, 2), jax.random.key(step)
         expected = later_oracle(trainable, kept, prev, data, key, config)
-        got, (after, _) = loss(trainable, kept, prev, data, task(1), key)
+        got, (after, *_) = loss(trainable, kept, prev, data, task(1), key)
         assert float(got) == pytest.approx(expected, rel=2e-5)
         np.testing.assert_array_equal(after["norm"]["mean"], kept["norm"]["mean"])  # frozen
         np.testing.assert_array_equal(after["buffer"]["images"], data.images)
@@ -248,26 +243,11 @@ def test_elastic_drift_without_a_spread_is_the_mean_drift():
     np.testing.assert_allclose(one, new[:1] - old[:1])
 
 
-class FinishView:
-    """D_1: six images of classes 2 and 3, whose augmentation doubles them."""
-
-    def __init__(self):
-        rng = np.random.default_rng(9)
-        self.images = rng.standard_normal((6, *tiny.SHAPE)).astype(np.float32)
-        self.labels = np.array([2, 2, 2, 3, 3, 3])
-
-    def train_batches(self, key, epochs, transform=None):
-        yield 2 * self.images, self.labels, np.ones(6, bool)
-
-    def encode(self, variables, images):
-        return tiny.features(variables, images)
-
-    def encode_train(self, variables):
-        return np.asarray(self.encode(variables, self.images)), self.labels
-
-
 def test_finish_moves_old_gaussians_and_keeps_plain_means_for_other_rows():
-    made, prev, view = objective(), snapshot(1), FinishView()
+    made, prev = objective(), snapshot(1)
+    images = np.random.default_rng(9).standard_normal((6, *tiny.SHAPE)).astype(np.float32)
+    labels, twice = np.array([2, 2, 2, 3, 3, 3]), lambda images: 2 * images
+    view = FakeStage(1, images=images, labels=labels, augment=twice, encode=tiny.features, batch_size=6)
     prev = prev._replace(memory=prev.memory._replace(mean=prev.memory.mean + 0.3))  # of plain images
     trainable, kept = jax.jit(made.begin)(jax.random.key(0), prev, task(1))
     trainable["encoder"] = tiny.variables(2)["params"]

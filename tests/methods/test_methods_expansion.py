@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_encoder as tiny
+from support import FakeStage, make_parts
 
 from rose_jax.config import Config
 from rose_jax.train import expansion as ex
@@ -24,14 +25,11 @@ def make_config() -> Config:
 
 
 def objective(name: str, config: Config | None = None):
-    return make_objective(
-        name,
-        config=config or make_config(),
-        encoder=tiny.encoder(),
-        num_classes=CLASSES,
-        image_shape=tiny.SHAPE,
-        transform=lambda key, images: images.astype(jnp.float32) / 255,
-    )
+    return make_objective(name, make_parts(config or make_config(), tiny.encoder(), CLASSES, tiny.SHAPE))
+
+
+def parts(transform=None):
+    return make_parts(make_config(), tiny.encoder(), CLASSES, tiny.SHAPE, transform)
 
 
 def task(index: int) -> Task:
@@ -117,7 +115,7 @@ def test_warm_start_loss(first):
     assert trainable["head"]["weight"].shape == (LASTING + PAIRS, tiny.DIM)
     trainable["encoder"] = tiny.variables(2)["params"]
     data = expanded_batch(3, 2 * index)
-    got, (after, _) = jax.jit(made.loss)(trainable, stats, prev, data, task(index), jax.random.key(0))
+    got, (after, *_) = jax.jit(made.loss)(trainable, stats, prev, data, task(index), jax.random.key(0))
     expected = warm_oracle(trainable, stats, prev, data, config, 2 * index)
     assert float(got) == pytest.approx(expected, rel=2e-5)
     # Running statistics come from the first view alone.
@@ -141,7 +139,7 @@ def test_lwf_is_the_same_loss_without_the_contrast(first, expanded):
             prev = prev._replace(head=prev.head | {"weight": prev.head["weight"][:CLASSES]})
     trainable, stats = jax.jit(made.begin)(jax.random.key(0), prev, task(index))
     trainable["encoder"] = tiny.variables(2)["params"]
-    got, (_, terms) = jax.jit(made.loss)(trainable, stats, prev, data, task(index), jax.random.key(0))
+    got, (_, terms, _) = jax.jit(made.loss)(trainable, stats, prev, data, task(index), jax.random.key(0))
     assert set(terms) == ({"ce"} if first else {"ce", "kd", "projector"})
     valid = np.asarray(data.mask)
     variables = {"params": trainable["encoder"], "batch_stats": stats}
@@ -167,7 +165,7 @@ def test_contrast_within_an_expanded_batch_leaves_mixtures_out():
     labels, mask = jnp.array([0, 1, 0], jnp.int32), jnp.ones(3, bool)
     assert jax.eval_shape(made.batch, jax.random.key(0), images, labels, mask, task(0)).extra is None
     trainable, stats = jax.jit(made.begin)(jax.random.key(0), None, task(0))
-    _, (_, terms) = jax.jit(made.loss)(trainable, stats, None, data, task(0), jax.random.key(0))
+    _, (_, terms, _) = jax.jit(made.loss)(trainable, stats, None, data, task(0), jax.random.key(0))
     variables = {"params": trainable["encoder"], "batch_stats": stats}
     valid = np.asarray(data.mask)
     z = tiny.features(variables, data.images, "batch", valid)
@@ -188,7 +186,7 @@ def test_heads_carry_old_rows_and_drop_those_of_mixtures():
     np.testing.assert_array_equal(trainable["head"]["weight"][:8], prev.head["weight"][:8])
     assert not np.any(np.asarray(trainable["head"]["weight"][8:LASTING] == prev.head["weight"][8:]))
     assert float(trainable["head"]["scale"]) == 3.0
-    expansion = ex.make_expansion(True, make_config(), CLASSES, None)
+    expansion = ex.make_expansion(True, parts())
     kept = ex.lasting_head(expansion, trainable["head"])
     assert kept["weight"].shape == (LASTING, tiny.DIM)
     assert kept["scale"].shape == ()
@@ -197,7 +195,7 @@ def test_heads_carry_old_rows_and_drop_those_of_mixtures():
 def test_mixture_outputs_have_room_for_the_largest_task():
     config = Config()
     config.scenario.task_sizes = (4, 1, 3, 2)
-    expansion = ex.make_expansion(True, config, 10, None)
+    expansion = ex.make_expansion(True, make_parts(config, None, 10, tiny.SHAPE))
     assert expansion.pairs == (6, 3)
     later = Task(jnp.int32(2), jnp.int32(5), jnp.int32(3), jnp.float32(0))
     among = ex.outputs_among(expansion, expansion.width(False), later.offset, later.n_new, later)
@@ -208,7 +206,7 @@ def test_mixture_outputs_have_room_for_the_largest_task():
 
 
 def test_expanded_batch_keeps_its_shape_and_masks_padding():
-    expansion = ex.make_expansion(True, make_config(), CLASSES, objective_transform)
+    expansion = ex.make_expansion(True, parts(objective_transform))
     rng = np.random.default_rng(0)
     images = jnp.asarray(rng.integers(0, 256, (4, *tiny.SHAPE)), jnp.uint8)
     labels, mask = jnp.array([2, 3, 2, 3], jnp.int32), jnp.array([True, True, True, False])
@@ -324,16 +322,12 @@ def test_noisy_prototypes_have_the_mean_radius_of_known_classes():
     assert spread == pytest.approx((0.5 + 0.7) / 2, rel=0.02)
 
 
-class FinishView:
-    images = np.random.default_rng(9).standard_normal((4, *tiny.SHAPE))
-    labels = np.array([2, 2, 2, 3])  # class 3 has one image
-
-    def encode_train(self, variables):
-        return tiny.features(variables, self.images).astype(np.float32), self.labels
-
-
 def test_fcs_finish_transfers_old_prototypes():
-    made, prev, view = objective("fcs"), snapshot(1, "linear"), FinishView()
+    made, prev = objective("fcs"), snapshot(1, "linear")
+    images = np.random.default_rng(9).standard_normal((4, *tiny.SHAPE))
+    view = FakeStage(
+        1, images=images, labels=np.array([2, 2, 2, 3]), encode=tiny.features
+    )  # class 3 has one image
     trainable, stats = jax.jit(made.begin)(jax.random.key(0), prev, task(1))
     rng = np.random.default_rng(0)
     trainable["transfer"] = {

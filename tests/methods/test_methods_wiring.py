@@ -1,25 +1,26 @@
 """Rows by name, schedules, executables, the post-task passes over D_t: what the methods share."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_encoder as tiny
 from PIL import Image
+from support import make_parts
 
 from configs import cifar100_cold10, imagenet100_warm10, tiny_warm5
-from rose_jax.classifiers.ncm import CLASSIFIERS
+from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.config import Config
-from rose_jax.data import augment
 from rose_jax.data.augment import resize, views
 from rose_jax.data.augment.geometry import Box
-from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.pipeline import Images, TrainingBatches
 from rose_jax.data.scenario import make_scenario
 from rose_jax.data.sources import ArraySplit, Dataset
 from rose_jax.errors import UserError
 from rose_jax.methods import METHODS, Row, resolve
+from rose_jax.run.features import Features
+from rose_jax.run.stage import Stage
+from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
 from rose_jax.train.loop import make_task
 from rose_jax.train.objectives import OBJECTIVES, make_objective
@@ -50,7 +51,7 @@ def test_nearest_prototype(distance):
     memory = ClassMemory(jnp.asarray(mean, jnp.float32), jnp.array([0, 0, 1, 1, -1, -1]))
     config = Config()
     config.test.distance = distance
-    classifier = CLASSIFIERS["ncm"](config)
+    classifier = CLASSIFIERS["ncm"].make(make_parts(config, None, 6, tiny.SHAPE))
     scores = np.asarray(classifier.logits({}, memory, jnp.asarray(feature, jnp.float32)))
     if distance == "cosine":
         far = 1 - tiny.unit(feature) @ tiny.unit(mean).T
@@ -58,13 +59,17 @@ def test_nearest_prototype(distance):
         far = np.square(feature[:, None] - mean[None]).sum(-1)
     np.testing.assert_array_equal(scores.argmax(1), far[:, :4].argmin(1))
     assert np.all(np.isneginf(scores[:, 4:]))
-    assert (classifier.metric is None) == (distance == "euclidean"), "an evolution knows only the cosine by itself"
+    assert classifier.scored_by_evolution == (distance == "cosine"), "an evolution knows only the cosine by itself"
 
 
 def test_expanded_heads_are_read_at_their_upright_outputs():
     head = {"weight": jnp.arange(24.0).reshape(12, 2), "bias": jnp.zeros(12)}
     memory = ClassMemory(jnp.zeros((3, 2)), jnp.array([0, 0, -1]))
-    logits = CLASSIFIERS["head"](Config()).logits(head, memory, jnp.ones((1, 2)))
+    logits = (
+        CLASSIFIERS["head"]
+        .make(make_parts(Config(), None, 100, tiny.SHAPE))
+        .logits(head, memory, jnp.ones((1, 2)))
+    )
     np.testing.assert_array_equal(logits, [[1, 17, -np.inf]])  # rows 0 and 4 of the head
 
 
@@ -72,8 +77,8 @@ def test_expanded_heads_are_read_at_their_upright_outputs():
 
 
 def lwf_train(config):
-    parts = dict(encoder=tiny.encoder(), num_classes=100, image_shape=tiny.SHAPE, transform=None)
-    return make_objective("lwf", config=config, **parts).train
+    classes = 200 if config.data.dataset == "tiny" else 100
+    return make_objective("lwf", make_parts(config, tiny.encoder(), classes, tiny.SHAPE)).train
 
 
 def test_lwf_schedules():
@@ -100,10 +105,9 @@ def test_warm_start_expands_labels_on_cifar_and_tiny_only():
 # Executables.
 
 
-def small_pipeline(layout, images_per_class=6) -> Pipeline:
+def small_features(layout, images_per_class=6) -> Features:
     config = Config()
     config.scenario.task_sizes = SIZES
-    config.data.augment, config.data.normalisation = "none", "digits"
     config.loss.expand_labels = True
     config.train.batch_size = config.efc.recipe.batch_size = config.fcs.recipe.batch_size = 4
     config.efc.prototype_batch = config.fcs.prototype_batch = 4
@@ -111,7 +115,8 @@ def small_pipeline(layout, images_per_class=6) -> Pipeline:
     rng = np.random.default_rng(0)
     split = ArraySplit(rng.integers(0, 256, (len(labels), *tiny.SHAPE), dtype=np.uint8), labels)
     dataset = Dataset("small", 6, tuple("abcdef"), tiny.SHAPE[0], split, split)
-    return Pipeline(config, dataset, make_scenario(config.scenario, 6), tiny.encoder(), layout)
+    parts = make_parts(config, tiny.encoder(), 6, tiny.SHAPE)
+    return Features(Images(dataset, parts.scenario, layout, 0, 0), parts)
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -121,81 +126,52 @@ def test_two_programs_per_objective(name, devices, monkeypatch):
     monkeypatch.setattr(views, "second_view", lambda key, images: images)  # half a minute to compile
     if devices == 8 and name != "efc":  # the only one that keeps a batch
         pytest.skip("covered on one device")
-    pipeline = small_pipeline(Layout(jax.devices()[:devices]))
-    objective = make_objective(
-        name,
-        config=pipeline.config,
-        encoder=pipeline.encoder,
-        num_classes=6,
-        image_shape=tiny.SHAPE,
-        transform=augment.train_transform("none", normalisation="digits", pad=0),
-    )
-    pipeline = pipeline.with_schedule(objective.train)
-    begin, step = make_begin(objective, 0), make_step(objective, pipeline.layout, 0)
-    prev = None
+    features = small_features(Layout(jax.devices()[:devices]))
+    images, layout = features.images, features.images.layout
+    objective = make_objective(name, features.parts)
+    batches = TrainingBatches(images, objective.train or features.parts.config.train)
+    begin, step, programs = make_begin(objective, 0), make_step(objective, layout, 0), Programs()
+    lr, prev = layout.replicate(np.full(1, 1e-3, np.float32)), None
     for index in range(3):
-        task = make_task(pipeline, index)
-        state = pipeline.layout.replicate(begin(prev, task))
-        for feed, _ in pipeline.feeds(index, 0, 2, lambda epoch: 1e-3):
-            state, terms = step(state, prev, pipeline.resident("train"), feed, task)
+        task = make_task(images, 2e-4, index)
+        state = layout.replicate(begin(prev, task))
+        for feed, _ in batches.feeds(index, 0, 2):
+            args = (state, prev, images.resident("train"), feed, lr, task)
+            # An executable refuses arguments of any other shape or placement than those it was compiled for.
+            state, terms = programs.compiled("later" if prev else "first", step, *args)(*args)
         assert all(np.isfinite(value) for value in terms.values())
         assert ("projector" in terms) == (index > 0)
-        snapshot = objective.finish(state.trainable, state.batch_stats, prev, View(pipeline, index), task)
+        view = Stage(features, index, [], np.empty(0, int), batches.options.batch_size)
+        snapshot = objective.finish(state.trainable, state.kept, prev, view, task)
         assert isinstance(snapshot, Snapshot)
         seen = np.asarray(snapshot.memory.origin)
-        assert np.all(seen[pipeline.scenario.offset(index) : pipeline.scenario.seen(index)] == index)
-        prev = pipeline.layout.replicate(snapshot)
-    assert step._cache_size() == 2
-
-
-class View:
-    """D_t alone, as Stage shows it to `finish`."""
-
-    def __init__(self, pipeline, stage):
-        self.pipeline, self.rows = pipeline, pipeline.task_images(stage)
-        self.stage = stage
-
-    def encode_train(self, variables):
-        return self.pipeline.encode(variables, "train", self.rows)[0], self.pipeline.labels["train"][self.rows]
-
-    def train_batches(self, key, epochs, transform=None):
-        return self.pipeline.augmented(self.stage, key, epochs, transform)
-
-    def encode(self, variables, images):
-        return self.pipeline.features(variables, images)
+        assert np.all(seen[images.scenario.offset(index) : images.scenario.seen(index)] == index)
+        assert snapshot.projector.shape == (tiny.DIM, tiny.DIM)
+        prev = layout.replicate(snapshot)
+    assert len(programs) == 2
 
 
 # Passes over D_t after its training.
 
 
 def test_augmented_passes_see_every_image_once_and_repeat_themselves():
-    pipeline = small_pipeline(Layout(jax.devices()[:8]), images_per_class=7)  # 21 in batches of 4, padded to 8
+    features = small_features(Layout(jax.devices()[:8]), images_per_class=7)  # 21 in batches of 4, padded to 8
     key = jax.random.key(3)
-    passes = [list(pipeline.augmented(0, key, 2)) for _ in range(2)]
+    passes = [list(features.augmented(0, key, 2, 4)) for _ in range(2)]
     for first, second in zip(*passes, strict=True):
         for a, b in zip(first, second, strict=True):
             np.testing.assert_array_equal(a, b)
     batches = passes[0]
     assert len(batches) == 12
     assert all(images.shape == (8, *tiny.SHAPE) for images, _, _ in batches)
-    split = pipeline.splits["train"]
-    normalise = augment.eval_transform(normalisation="digits")
-    wanted = np.asarray(normalise(jnp.asarray(split.images[pipeline.task_images(0)])))
+    images = features.images
+    wanted = np.asarray(images.splits["train"].images[images.of_task(0)], np.float32) / 255
     for epoch in range(2):
         seen = [np.asarray(i)[np.asarray(m)] for i, _, m in batches[6 * epoch : 6 * epoch + 6]]
         rows = np.concatenate(seen).reshape(21, -1)
         order = np.lexsort(rows.T), np.lexsort(wanted.reshape(21, -1).T)
         np.testing.assert_allclose(rows[order[0]], wanted.reshape(21, -1)[order[1]], atol=1e-6)
     assert not np.array_equal(batches[0][1], batches[6][1])  # another order in the second epoch
-
-
-def test_schedule_of_an_objective_shares_the_data():
-    pipeline = small_pipeline(Layout(jax.devices()[:1]))
-    data = pipeline.resident("train")
-    other = pipeline.with_schedule(dataclasses.replace(pipeline.config.train, batch_size=2))
-    assert other.resident("train") is data
-    assert (other.config.train.batch_size, pipeline.config.train.batch_size) == (2, 4)
-    assert pipeline.with_schedule(None) is pipeline
 
 
 @pytest.mark.parametrize("box", [(3, 1, 5, 7), (0, 0, 14, 14), (2, 4, 11, 9), (13, 13, 1, 1)])

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import make_parts
 
 from rose_jax import evolution
-from rose_jax.data import augment
 from rose_jax.models import resnet
 from rose_jax.train.objectives import make_objective
 from rose_jax.train.step import make_begin
@@ -73,14 +73,8 @@ def test_steps_by_hand(budget):
 
 def test_state_is_what_training_and_evolution_hold(budget):
     setting = budget.load("cifar100_cold10")
-    objective = make_objective(
-        "base",
-        config=setting.config,
-        encoder=resnet.resnet18(64, "small"),
-        num_classes=100,
-        image_shape=(32, 32, 3),
-        transform=augment.eval_transform(normalisation="cifar100"),
-    )
+    parts = make_parts(setting.config, resnet.resnet18(64, "small"), 100, (32, 32, 3))
+    objective = make_objective("base", parts)
     task = Task(jnp.int32(0), jnp.int32(0), jnp.int32(10), jnp.float32(0))
     state = jax.eval_shape(make_begin(objective, 0), None, task)
     assert setting.checkpoint_bytes()[1] == pytest.approx(num_bytes(state), rel=5e-3)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import FakeStage, make_parts
 
 from rose_jax.config import Config
 from rose_jax.evolution import queue as ring
@@ -15,32 +16,28 @@ C, D, N, S = 7, 6, 150, 40  # the stream turns the queue over several times
 SIZES = (3, 2, 2)
 
 
-class View:
+def made_up(stage, seed=0) -> FakeStage:
     """Stage t with made-up features; the stream's length is no multiple of any batch."""
+    rng = np.random.default_rng(100 * seed + stage)
+    features = {
+        k: np.maximum(rng.normal(size=(N + stage, D)) + 0.3, 0.01).astype(np.float32) for k in range(stage + 1)
+    }
+    return FakeStage(stage, snapshots=[made_up_snapshot(k) for k in range(stage + 1)], test=features)
 
-    def __init__(self, stage, seed=0):
-        rng = np.random.default_rng(100 * seed + stage)
-        self.stage = stage
-        self.notes = {}
-        self.features = {
-            k: np.maximum(rng.normal(size=(N + stage, D)) + 0.3, 0.01).astype(np.float32) for k in range(stage + 1)
-        }
-        self.snapshots = [self._snapshot(k) for k in range(stage + 1)]
 
-    def _snapshot(self, k):
-        rng = np.random.default_rng(1000 + k)
-        first = sum(SIZES[:k])
-        origin = np.full(C, -1, np.int32)
-        origin[first : first + SIZES[k]] = k
-        mean = np.where(origin[:, None] >= 0, rng.normal(size=(C, D)) + 1, 0).astype(np.float32)
-        projector = (np.eye(D) + 0.1 * rng.normal(size=(D, D))).astype(np.float32)
-        return Snapshot({}, {}, projector, ClassMemory(mean, origin), {})
+def made_up_snapshot(k):
+    rng = np.random.default_rng(1000 + k)
+    first = sum(SIZES[:k])
+    origin = np.full(C, -1, np.int32)
+    origin[first : first + SIZES[k]] = k
+    mean = np.where(origin[:, None] >= 0, rng.normal(size=(C, D)) + 1, 0).astype(np.float32)
+    projector = (np.eye(D) + 0.1 * rng.normal(size=(D, D))).astype(np.float32)
+    return Snapshot({}, {}, projector, ClassMemory(mean, origin), {})
 
-    def test_features(self, k):
-        return self.features[k]
 
-    def test_seconds(self, k):
-        return 0.0
+def make_scorer(row, config, layout, folder=None) -> Scorer:
+    config.scenario.task_sizes = SIZES
+    return Scorer(row, METHODS[row], make_parts(config, None, C, (1, 1, 3)), layout, folder)
 
 
 def cosine_label(z, prototypes, classes):
@@ -56,7 +53,7 @@ def alg2(view, old_prototypes, pseudo):
     q_old = list(pseudo)
     q_new = [z @ projector for z in pseudo]
     results, moved = [], {}
-    for z_old, z_new in zip(view.features[view.stage - 1], view.features[view.stage], strict=True):
+    for z_old, z_new in zip(view.test[view.stage - 1], view.test[view.stage], strict=True):
         q_old = [*q_old[1:], z_old.astype(float)]
         q_new = [*q_new[1:], z_new.astype(float)]
         a, b = np.array(q_old), np.array(q_new)
@@ -87,16 +84,16 @@ def test_stage_by_stage(solver, pseudo_log, one_device):
     config = Config()
     config.evolution.capacity, config.evolution.solver, config.evolution.ridge = S, solver, 0.0
     config.test.batch_size, config.test.batches_per_call = 16, 2
-    scorer = Scorer("rose", METHODS["rose"], config, one_device, None)
+    scorer = make_scorer("rose", config, one_device)
     table = None
     for stage in range(3):
-        view = View(stage)
+        view = made_up(stage)
         outcome = scorer.score(view)
         jax.effects_barrier()
         if stage == 0:
             memory = view.snapshots[0].memory
             table = {c: memory.mean[c].astype(float) for c in range(SIZES[0])}
-            expected = [cosine_label(z.astype(float), table, sorted(table)) for z in view.features[0]]
+            expected = [cosine_label(z.astype(float), table, sorted(table)) for z in view.test[0]]
         else:
             expected, table = alg2(view, table, pseudo_log[-1])
         assert np.mean(outcome.predictions == expected) >= 0.99
@@ -124,8 +121,8 @@ def test_batching_of_the_stream_changes_nothing(row, one_device):
         config = Config()
         config.evolution.capacity = S
         config.test.batch_size, config.test.batches_per_call = batch_size, batches
-        scorer = Scorer(row, METHODS[row], config, one_device, None)
-        return [scorer.score(View(stage)).predictions for stage in range(2)][-1]
+        scorer = make_scorer(row, config, one_device)
+        return [scorer.score(made_up(stage)).predictions for stage in range(2)][-1]
 
     np.testing.assert_array_equal(predictions(8, 4), predictions(151, 1))
 
@@ -133,27 +130,23 @@ def test_batching_of_the_stream_changes_nothing(row, one_device):
 def test_projector_row_moves_once_and_base_never(one_device):
     config = Config()
     for row in ("base", "projector"):
-        scorer = Scorer(row, METHODS[row], config, one_device, None)
-        first, second = scorer.score(View(0)), scorer.score(View(1))
+        scorer = make_scorer(row, config, one_device)
+        first, second = scorer.score(made_up(0)), scorer.score(made_up(1))
         old = first.memory.mean[:3]
-        expected = old @ View(1).snapshots[1].projector if row == "projector" else old
+        expected = old @ made_up(1).snapshots[1].projector if row == "projector" else old
         np.testing.assert_allclose(second.memory.mean[:3], expected, rtol=1e-5)
-        np.testing.assert_array_equal(second.memory.mean[3:5], View(1).snapshots[1].memory.mean[3:5])
+        np.testing.assert_array_equal(second.memory.mean[3:5], made_up(1).snapshots[1].memory.mean[3:5])
 
 
 def test_an_outcome_is_read_back_as_it_was_written(tmp_path, one_device):
     config = Config()
     config.evolution.capacity = S
-    first = Scorer("rose", METHODS["rose"], config, one_device, tmp_path)
-    written = [first.score(View(stage)) for stage in range(2)]
-    second = Scorer("rose", METHODS["rose"], config, one_device, tmp_path)
-
-    class Blind(View):
-        def test_features(self, k):
-            raise AssertionError("a stage that is on disk must not be streamed again")
+    first = make_scorer("rose", config, one_device, tmp_path)
+    written = [first.score(made_up(stage)) for stage in range(2)]
+    second = make_scorer("rose", config, one_device, tmp_path)
 
     for stage in range(2):
-        read = second.score(Blind(stage))
+        read = second.score(FakeStage(stage))  # what is on disk is not streamed again: there is no feature here
         np.testing.assert_array_equal(read.predictions, written[stage].predictions)
         np.testing.assert_array_equal(read.memory.mean, written[stage].memory.mean)
         assert read.counts == written[stage].counts

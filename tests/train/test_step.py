@@ -4,14 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import FakeStage, make_parts
 
 from rose_jax.config import Config, Schedule
+from rose_jax.data.pipeline import Feed
 from rose_jax.data.resident import flatten
 from rose_jax.data.scenario import Scenario
 from rose_jax.models.resnet import resnet18
-from rose_jax.train.objectives import base, make_objective
+from rose_jax.train.objectives import make_objective
 from rose_jax.train.schedule import learning_rate
-from rose_jax.train.step import Feed, TrainState, make_begin, make_step
+from rose_jax.train.start import class_means
+from rose_jax.train.step import TrainState, make_begin, make_step
 from rose_jax.types import ClassMemory, Snapshot, Task
 
 CLASSES, SIZE = 6, 8
@@ -24,28 +27,22 @@ def task(index, offset, n_new, weight_decay=2e-4):
 @pytest.fixture(scope="module")
 def parts():
     config = Config()
+    config.scenario.tasks = 3
     encoder = resnet18(width=2)
-    objective = make_objective(
-        "base",
-        config=config,
-        encoder=encoder,
-        num_classes=CLASSES,
-        image_shape=(SIZE, SIZE, 3),
-        transform=lambda key, images: images.astype(jnp.float32) / 255,
-    )
+    objective = make_objective("base", make_parts(config, encoder, CLASSES, (SIZE, SIZE, 3)))
     return config, encoder, objective
 
 
 def snapshot(state: TrainState, dim: int) -> Snapshot:
-    variables = {"params": state.trainable["encoder"], "batch_stats": state.batch_stats}
+    variables = {"params": state.trainable["encoder"], "batch_stats": state.kept}
     memory = ClassMemory(jnp.zeros((CLASSES, dim)), jnp.full(CLASSES, -1))
     return Snapshot(variables, state.trainable["head"], state.trainable["projector"], memory, {})
 
 
-def feed(rng, n=16, low=2, high=4, lr=0.05):
+def feed(rng, n=16, low=2, high=4):
     images = rng.integers(0, 256, (n, SIZE, SIZE, 3)).astype(np.uint8)
     labels = rng.integers(low, high, n).astype(np.int32)
-    return Feed(None, images, labels, np.ones(n, bool), np.array([lr], np.float32), np.int32(1))
+    return Feed(None, images, labels, np.ones(n, bool), np.int32(1))
 
 
 def test_update_is_sgd_with_l2_and_adam_for_the_projector(parts, one_device):
@@ -69,7 +66,7 @@ def test_update_is_sgd_with_l2_and_adam_for_the_projector(parts, one_device):
     first_moment = second_moment = np.zeros((encoder.feature_dim,) * 2)
     for number in (1, 2):
         batch = feed(rng)
-        gradient = jax.device_get(gradient_of(values, state.batch_stats, batch))
+        gradient = jax.device_get(gradient_of(values, state.kept, batch))
         for part in ("encoder", "head"):
             decayed = jax.tree.map(lambda g, p: g + 2e-4 * p, gradient[part], values[part])
             momentum[part] = jax.tree.map(lambda m, g: 0.9 * m + g, momentum[part], decayed)
@@ -80,7 +77,7 @@ def test_update_is_sgd_with_l2_and_adam_for_the_projector(parts, one_device):
         values["projector"] = values["projector"] - 1e-3 * (first_moment / (1 - 0.9**number)) / (
             np.sqrt(second_moment / (1 - 0.999**number)) + 1e-8
         )
-        state, _ = step(state, prev, None, batch, now)
+        state, _ = step(state, prev, None, batch, np.array([0.05], np.float32), now)
         for expected, actual in zip(jax.tree.leaves(values), jax.tree.leaves(state.trainable), strict=True):
             np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-6)
     assert int(state.step) == 2
@@ -115,10 +112,10 @@ def test_several_steps_in_one_call_equal_single_ones(parts, one_device):
     step = make_step(objective, one_device, 0)
     together = make_begin(objective, 0)(None, now)
     lr = np.full(3, 0.01, np.float32)
-    together, _ = step(together, None, data, Feed(rows, None, None, mask, lr, np.int32(2)), now)
+    together, _ = step(together, None, data, Feed(rows, None, None, mask, np.int32(2)), lr, now)
     single = make_begin(objective, 0)(None, now)
     for i in range(2):
-        single, _ = step(single, None, data, Feed(rows[i : i + 1], None, None, mask, lr[:1], np.int32(1)), now)
+        single, _ = step(single, None, data, Feed(rows[i : i + 1], None, None, mask, np.int32(1)), lr[:1], now)
     assert int(together.step) == int(single.step) == 2
     for a, b in zip(jax.tree.leaves(together.trainable), jax.tree.leaves(single.trainable), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
@@ -148,11 +145,8 @@ def test_new_prototypes_are_class_means():
     features = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
     labels = np.array([2, 3, 2, 3, 3, 2, 2, 2, 3])
 
-    class View:
-        def encode_train(self, variables):
-            return features, labels
-
-    memory = base.class_means(View(), None, CLASSES, 1)
+    view = FakeStage(1, images=features, labels=labels, encode=lambda variables, images: images)
+    memory = class_means(view, None, CLASSES, 1)
     assert memory.origin.tolist() == [-1, -1, 1, 1, -1, -1]
     np.testing.assert_allclose(memory.mean[2], features[labels == 2].mean(0), rtol=1e-5)
     np.testing.assert_allclose(memory.mean[3], features[labels == 3].mean(0), rtol=1e-5)
