@@ -2,7 +2,7 @@
 
 jax hands triangular solves and factorisations to SciPy's OpenBLAS, which wakes a thread per core for matrices as small
 as ours. They wait for each other by spinning, and on a busy machine that is most of a stream's time
-(scripts/bench_blas.py).
+(scripts/bench.py blas).
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """A convolution whose weight gradient is summed over a few images at a time, for XLA on a CPU.
 
 There the gradient of a kernel over a whole batch of large maps falls out of the caches and costs ten times the forward
-pass, in parts of 16 images twice as much. `scripts/bench_conv.py` measures what it is worth.
+pass, in parts of 16 images twice as much. `scripts/bench.py conv` measures what it is worth.
 """
 
 from functools import partial

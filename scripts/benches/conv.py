@@ -1,0 +1,54 @@
+"""What summing a convolution's weight gradient in parts is worth on a CPU (rose_jax/models/conv.py).
+
+Gradient steps of a ResNet-18, forward pass included, in turns: milliseconds per image each way, and their ratio. A row
+for each size of the images, which the first stage's maps have too.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+
+from rose_jax.models import conv, resnet
+
+from .shared import Report, by_columns, in_turns
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sizes", type=int, nargs="+", default=[32], help="of the images, a side (32)")
+    parser.add_argument("--width", type=int, default=16, help="of the network (16)")
+    parser.add_argument("--batch", type=int, default=128, help="images of a step (128)")
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    rows = {}
+    for size in options.sizes:
+        shape = (options.batch, size, size, 3)
+        steps = {way: make(options.width, shape) for way, make in WAYS.items()}
+        rows[f"{size} x {size}"] = by_columns(in_turns(steps, options.rounds, per=options.batch), "parts")
+    report.table(f"ResNet-18, width {options.width}, batches of {options.batch}", rows)
+
+
+def gradient_step(convolution: Callable | None, width: int, shape: tuple[int, ...]) -> Callable[[], object]:
+    """A compiled () -> gradient of an arbitrary loss; convolution: what flax's Conv calls, None for its own."""
+    images = jax.random.normal(jax.random.key(0), shape)
+    with mock.patch.object(resnet, "convolution", return_value=convolution):
+        encoder = resnet.resnet18(width)
+        variables = encoder.init(jax.random.key(1), images[0])
+
+        def loss(params):
+            out, _ = encoder.apply(variables | {"params": params}, images, norm="batch")
+            return jnp.square(out["feature"]).mean()
+
+        step = jax.jit(jax.grad(loss)).lower(variables["params"]).compile()
+    return partial(step, variables["params"])
+
+
+# The table's columns: (width of the network, shape of the images) -> () -> gradient. "parts" is what ratios refer to.
+WAYS: dict[str, Callable[[int, tuple[int, ...]], Callable[[], object]]] = {
+    "whole": partial(gradient_step, None),
+    "parts": partial(gradient_step, conv.summed_in_parts),
+}

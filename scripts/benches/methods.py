@@ -1,0 +1,137 @@
+"""What each row costs: a training step, the end of a task, memory held between tasks, a test image.
+
+Steps (the objectives' in turns) and images are timed in the second task, when there is a teacher. Nothing is learnt: the
+first task is left as it was initialised. Costs are relative to `lwf` (training) and to plain NCM, `lwf_ncm` (test). The
+end of a task is the objective's finish and the compensation, "old network" has its head, "other" is what else the
+objective keeps.
+"""
+
+import argparse
+import runpy
+from typing import Any
+
+import jax
+import numpy as np
+
+from rose_jax.config import Config
+from rose_jax.data import augment
+from rose_jax.data.pipeline import Pipeline
+from rose_jax.experiment import make_pipeline
+from rose_jax.methods import METHODS, Row, resolve
+from rose_jax.run.scoring import Scorer
+from rose_jax.run.stage import Stage
+from rose_jax.runtime.sharding import Layout
+from rose_jax.train.loop import make_task
+from rose_jax.train.objectives import make_objective
+from rose_jax.train.step import make_begin, make_step
+
+from .shared import Report, in_turns, ratio, timed
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", default="configs/digits_cold5.py", help="FILE[:PRESET] (digits_cold5)")
+    parser.add_argument("--methods", default=",".join([*METHODS, "lwf+rose"]), help="beside lwf and lwf_ncm (all)")
+    parser.add_argument("--images", type=int, default=512, help="test images (512)")
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    rows = resolve(["lwf", "lwf_ncm", *options.methods.split(",")])
+    config = load_config(options.config)
+    pipeline = make_pipeline(config, Layout())
+    objectives = dict.fromkeys(row.objective for row in rows.values())
+    trainings = {name: Training(name, pipeline, options.images) for name in objectives}
+    seconds = in_turns({name: training.step for name, training in trainings.items()}, options.rounds)
+    for training in trainings.values():
+        training.end_task()
+    table = {}
+    for name, row in rows.items():
+        step, training = ratio(seconds[row.objective], seconds["lwf"]).median, trainings[row.objective]
+        table[name] = {
+            "training step, x lwf": step,
+            "images of it": training.batch_size,
+            "per image, x lwf": step * trainings["lwf"].batch_size / training.batch_size,
+            **score(name, row, training),
+        }
+    for cost in table.values():
+        cost["test, x NCM"] = cost["test, ms per image"] / table["lwf_ncm"]["test, ms per image"]
+    report.table(f"{config.name}, width {config.model.width}", table)
+
+
+def load_config(spec: str) -> Config:
+    path, _, preset = spec.partition(":")
+    config = runpy.run_path(path)["get_config"](preset)
+    config.data.synthetic_if_missing = True  # costs do not depend on what is in the images
+    return config
+
+
+# Below: all that the benchmark knows of how tasks are trained and rows scored.
+
+
+class Training:
+    """The first two tasks of an objective; it is made at the start of the second."""
+
+    def __init__(self, name: str, pipeline: Pipeline, images: int):
+        config, data = pipeline.config, pipeline.config.data
+        self.objective = make_objective(
+            name,
+            config=config,
+            encoder=pipeline.encoder,
+            num_classes=pipeline.scenario.num_classes,
+            image_shape=pipeline.image_shape,
+            transform=augment.train_transform(data.augment, normalisation=data.normalisation, pad=data.pad),
+        )
+        self.pipeline = pipeline.with_schedule(self.objective.train)
+        self.batch_size, self.images = self.pipeline.config.train.batch_size, images
+        self.stages: list[Stage] = []  # rows share them, and with them the forward passes' time
+        self.snapshots: list[Any] = []
+        self._begin = make_begin(self.objective, config.seed)
+        self._step = make_step(self.objective, pipeline.layout, config.seed)
+        self._begin_task(0)
+        self.end_task()
+        self._begin_task(1)
+        self._feed, _ = next(self.pipeline.feeds(1, 0, 1, lambda epoch: 1e-4))  # always the same one step
+
+    def _begin_task(self, index: int) -> None:
+        self.previous = self.snapshots[-1] if index else None
+        self.task = make_task(self.pipeline, index)
+        self.state = self.pipeline.layout.replicate(self._begin(self.previous, self.task))
+
+    def step(self):
+        data = self.pipeline.resident("train")
+        self.state, _ = self._step(self.state, self.previous, data, self._feed, self.task)
+        return self.state
+
+    def end_task(self) -> None:
+        pipeline, index = self.pipeline, len(self.stages)
+        labels, seed = pipeline.labels["test"], pipeline.config.seed
+        stream = pipeline.scenario.stream_indices(labels, index, seed)[: self.images]
+        self.stages.append(Stage(pipeline, index, self.snapshots, stream))
+        trained = self.state.trainable, self.state.batch_stats, self.previous
+        snapshot, self.end_seconds = timed(self.objective.finish, *trained, self.stages[-1], self.task)
+        self.snapshots.append(pipeline.layout.replicate(snapshot))
+
+
+def score(name: str, row: Row, training: Training) -> dict[str, float]:
+    scorer = Scorer(name, row, training.pipeline.config, training.pipeline.layout, None)
+    first, last = training.stages
+    forward = last.test_seconds(1)  # extracted now, and shared by all rows, so that no row pays for it
+    if scorer.moving.evolves:
+        forward += last.test_seconds(0)
+    for _ in range(2):  # the first time compiles
+        scorer.restart()
+        scorer.score(first)
+        outcome, seconds = timed(scorer.score, last)
+    left = training.snapshots[1]
+    # A head needs no prototypes, and an objective that keeps means of its own has them among the rest.
+    none = (row.classifier == "head" and row.compensation == "none") or "mean" in left.extra
+    return {
+        "end of a task, s": training.end_seconds + seconds - (outcome.seconds - forward),
+        "old network, MB": megabytes((left.variables, left.head)),
+        "prototypes, MB": 0.0 if none else megabytes(outcome.memory.mean),
+        "other, MB": megabytes(left.extra),
+        "test, ms per image": 1e3 * outcome.seconds / len(outcome.predictions),
+    }
+
+
+def megabytes(tree: Any) -> float:
+    return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree)) / 2**20

@@ -1,0 +1,101 @@
+"""What the host and the checkpoints add to an epoch of CIFAR-100's shape.
+
+bare: the epoch's steps alone, inputs ready. looped: through the training loop (feeds, log, progress). checkpointed: with
+one asynchronous checkpoint halfway, too, waited for at the end. The first task is timed: without a teacher its steps are
+the shortest, so whatever is not a step weighs most. The machine should do nothing else.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from rose_jax.config import Config
+from rose_jax.data import augment, sources
+from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.scenario import make_scenario
+from rose_jax.models.resnet import resnet18
+from rose_jax.run.trajectory import Trajectory
+from rose_jax.runtime.sharding import Layout
+from rose_jax.runtime.workdir import Workdir
+from rose_jax.train.loop import make_task, train_steps
+from rose_jax.train.objectives import make_objective
+
+from .shared import Report, Times, by_rows, in_turns, ratio
+
+CLASSES, TASKS = 100, 10
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--width", type=int, default=16, help="of the network (16)")
+    parser.add_argument("--batch", type=int, default=128, help="images of a step (128)")
+    parser.add_argument("--steps", type=int, default=39, help="of an epoch, at least (39: CIFAR-100 in ten tasks)")
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    pipeline = make_pipeline(options)
+    with tempfile.TemporaryDirectory() as folder:
+        times = measure(pipeline, Path(folder), options.rounds)
+    title = f"epochs of {pipeline.steps_per_epoch(0)} steps, {options.batch} images each, width {options.width}"
+    report.table(title, by_rows(times, "bare", per="step"))
+    report.claim("looped / bare", ratio(times["looped"], times["bare"]), "<=", 1.05)
+    report.claim("checkpointed / looped", ratio(times["checkpointed"], times["looped"]), "<=", 1.02)
+
+
+# Below: all that the benchmark knows of how a task is trained.
+
+
+def make_pipeline(options: argparse.Namespace) -> Pipeline:
+    config = Config(name="bench")
+    config.data.dataset, config.scenario.tasks = "cifar100", TASKS
+    config.model.width, config.train.batch_size = options.width, options.batch
+    config.train.first.epochs = 1
+    dataset = noise(-(-options.steps * options.batch * TASKS // CLASSES))
+    scenario = make_scenario(config.scenario, CLASSES)
+    return Pipeline(config, dataset, scenario, resnet18(options.width), Layout())
+
+
+def measure(pipeline: Pipeline, folder: Path, rounds: int) -> Times:
+    """Seconds of a step each way, from whole epochs."""
+    config, steps = pipeline.config, pipeline.steps_per_epoch(0)
+    transform = augment.train_transform("standard", normalisation="cifar100", pad=4)
+    parts = {"num_classes": CLASSES, "image_shape": pipeline.image_shape, "transform": transform}
+    objective = make_objective("base", config=config, encoder=pipeline.encoder, **parts)
+    with Workdir(folder, config) as work:
+        trajectory = Trajectory("bench", objective, pipeline, work)
+        task, data = make_task(pipeline, 0), pipeline.resident("train")
+        log = work.logger("bench")
+        feeds = [feed for feed, _ in pipeline.feeds(0, 0, steps, lambda epoch: 0.01)]
+
+        def begin():
+            return (pipeline.layout.replicate(trajectory.begin(None, task)),)
+
+        def bare(state):
+            for feed in feeds:
+                state, _ = trajectory.step(state, None, data, feed, task)
+            return state
+
+        def looped(state, checkpoint_every=2 * steps):
+            after = trajectory.after_call(0, 0, checkpoint_every, last=2 * steps)
+            work.progress.task(0, TASKS, steps)
+            return train_steps(trajectory.step, state, None, pipeline, 0, log=log, after_call=after)
+
+        def checkpointed(state):
+            state = jax.block_until_ready(looped(state, steps // 2 + 1))
+            trajectory.checkpoints.wait()
+            return state
+
+        ways = {way.__name__: way for way in (bare, looped, checkpointed)}
+        times = in_turns(ways, rounds, per=steps, prepare=begin)
+        trajectory.close()
+    return times
+
+
+def noise(per_class: int) -> sources.Dataset:
+    """As many images as are asked for in CIFAR's shape; what they show takes no time."""
+    labels = np.repeat(np.arange(CLASSES, dtype=np.int32), per_class)
+    images = np.random.default_rng(0).integers(0, 256, (len(labels), 32, 32, 3), dtype=np.uint8)
+    split = sources.ArraySplit(images, labels)
+    return sources.Dataset("cifar100", CLASSES, tuple(map(str, range(CLASSES))), 32, split, split, "noise")
