@@ -38,8 +38,9 @@ def make(parts: Parts) -> Classifier:
             "carried_classes": previous["classes"] if previous else 0,
             "ridge": options.ridge if options.shrinkage == "fixed" else as_ridge(within.shrinkage),
         }
-        if options.error != "none" and view.stage > 0:
-            pairs = task_pairs(view.train_features(view.stage - 1)[0], features)
+        if options.error != "none":  # the first stage has no pairs; params are of the same shape at every stage
+            before = view.train_features(view.stage - 1)[0] if view.stage else features[:0]
+            pairs = task_pairs(before, features[: len(before)])
             params |= {f"pairs_{name}": value for name, value in pairs._asdict().items()}
         if within.each is not None:
             fresh = within.has_own

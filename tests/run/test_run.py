@@ -10,7 +10,6 @@ import pytest
 from configs.digits_cold5 import get_config
 from rose_jax import experiment
 from rose_jax.data import sources
-from rose_jax.run.stage import Stage
 from rose_jax.runtime import hosts
 from rose_jax.runtime.sharding import Layout
 
@@ -86,7 +85,7 @@ def test_long_things_may_be_interrupted(finished):
     with experiment.open_run(finished[0], layout=Layout(jax.devices()[:1])) as run:
         trajectory = run.trajectory("base")
         stream = np.arange(300)
-        view = Stage(run.pipeline, 2, trajectory, stream, lambda: calls.append(1))
+        view = trajectory.view(2, stream, lambda: calls.append(1))
         for act in (
             lambda: view.test_features(2),
             lambda: view.train_features(1),

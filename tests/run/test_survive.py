@@ -64,8 +64,8 @@ def compiled_once():
         patch.setattr(room, name, shared)
 
     with pytest.MonkeyPatch.context() as patch:
-        share(patch, experiment, "make_pipeline", lambda *parts: None)
-        share(patch, experiment, "_objective", lambda name, *parts: name)
+        share(patch, experiment, "make_features", lambda *parts: None)
+        share(patch, trajectory, "make_objective", lambda name, *parts: name)
         share(patch, trajectory, "make_begin", lambda objective, *parts: id(objective))
         share(patch, trajectory, "make_step", lambda objective, *parts: id(objective))
         yield

@@ -5,24 +5,25 @@ whole task in float64.
 """
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
 from configs.digits_cold5 import get_config
-from rose_jax.data import augment, sources
-from rose_jax.data.pipeline import Pipeline
-from rose_jax.data.scenario import make_scenario
+from rose_jax.data.pipeline import TrainingBatches
+from rose_jax.experiment import make_features
 from rose_jax.methods import METHODS
 from rose_jax.models.resnet import resnet18
+from rose_jax.run.features import Features
 from rose_jax.run.scoring import Scorer
 from rose_jax.run.stage import Stage
 from rose_jax.runtime.sharding import Layout, in_order
 from rose_jax.train.loop import make_task, train_steps
 from rose_jax.train.objectives import make_objective
 from rose_jax.train.step import make_begin, make_step
-from rose_jax.types import ClassMemory, Snapshot
+from rose_jax.types import ClassMemory, Objective, Snapshot
 
 
 def config(dtype="float32", batch_size=60):
@@ -37,20 +38,38 @@ def config(dtype="float32", batch_size=60):
     return made
 
 
-def build(made, devices, name="base"):
-    layout = Layout(jax.devices()[:devices])
-    dataset = sources.load("digits")
-    encoder = resnet18(made.model.width, made.model.stem, made.model.compute_dtype)
-    pipeline = Pipeline(made, dataset, make_scenario(made.scenario, 10), encoder, layout)
-    transform = augment.train_transform("shift", normalisation="digits", pad=2)
-    objective = make_objective(
-        name, config=made, encoder=encoder, num_classes=10, image_shape=(8, 8, 3), transform=transform
-    )
-    return pipeline, objective
+class Built(NamedTuple):
+    features: Features
+    objective: Objective
+    batches: TrainingBatches
+
+    @property
+    def images(self):
+        return self.features.images
+
+    @property
+    def layout(self):
+        return self.features.images.layout
+
+    def task(self, index):
+        return make_task(self.images, 2e-4, index)
+
+    def begin(self, prev, index):
+        return self.layout.replicate(make_begin(self.objective, 0)(prev, self.task(index)))
+
+    def view(self, index, snapshots=(), stream=None):
+        stream = np.empty(0, int) if stream is None else stream
+        return Stage(self.features, index, snapshots, stream, self.batches.options.batch_size)
+
+
+def build(made, devices, name="base") -> Built:
+    features = make_features(made, Layout(jax.devices()[:devices]))
+    objective = make_objective(name, features.parts)
+    return Built(features, objective, TrainingBatches(features.images, objective.train or made.train))
 
 
 def snapshot_of(state):
-    variables = {"params": state.trainable["encoder"], "batch_stats": state.batch_stats}
+    variables = {"params": state.trainable["encoder"], "batch_stats": state.kept}
     dim = state.trainable["projector"].shape[0]
     memory = ClassMemory(np.zeros((10, dim), np.float32), np.full(10, -1, np.int32))
     return Snapshot(variables, state.trainable["head"], state.trainable["projector"], memory, {})
@@ -58,19 +77,15 @@ def snapshot_of(state):
 
 def train(made, devices, steps, common_first=None):
     """So many steps of both tasks; the second starts from `common_first` if it is given."""
-    pipeline, objective = build(made, devices)
-    layout = pipeline.layout
-    step, begin = make_step(objective, layout, 0), make_begin(objective, 0)
-    states = []
-    prev = None
+    built, states, prev = build(made, devices), [], None
+    step = make_step(built.objective, built.layout, 0)
     for index in range(2):
-        state = layout.replicate(begin(prev, make_task(pipeline, index)))
-        states.append(jax.device_get(some_steps(step, state, prev, pipeline, index, steps)))
-        prev = layout.replicate(snapshot_of(common_first or states[-1]))
+        states.append(jax.device_get(some_steps(built, step, built.begin(prev, index), prev, index, steps)))
+        prev = built.layout.replicate(snapshot_of(common_first or states[-1]))
     return states
 
 
-def some_steps(step, state, prev, pipeline, task, steps):
+def some_steps(built, step, state, prev, task, steps):
     """So many steps of a task; 0 are all."""
     stopped = []
 
@@ -80,7 +95,9 @@ def some_steps(step, state, prev, pipeline, task, steps):
             raise StopIteration
 
     try:
-        return train_steps(step, state, prev, pipeline, task, log=lambda line: None, after_call=stop)
+        return train_steps(
+            step, state, prev, built.batches, built.task(task), task, log=lambda line: None, after_call=stop
+        )
     except StopIteration:
         return stopped[0]
 
@@ -100,7 +117,7 @@ def test_three_float32_steps_agree(alone, devices):
     many = train(config(), devices, 3, common_first=alone[0])
     for one, other in zip(alone, many, strict=True):
         assert_agree(one.trainable, other.trainable, 1e-5)
-        assert_agree(one.batch_stats, other.batch_stats, 1e-5)
+        assert_agree(one.kept, other.kept, 1e-5)
 
 
 @pytest.mark.slow
@@ -110,7 +127,7 @@ def test_whole_tasks_in_float64_agree():
     for many in (two, eight):
         for a, b in zip(one, many, strict=True):
             assert_agree(a.trainable, b.trainable, 1e-8)
-            assert_agree(a.batch_stats, b.batch_stats, 1e-8)
+            assert_agree(a.kept, b.kept, 1e-8)
 
 
 # Adam divides by the gradient's own size, so that in float32 a gradient that is all rounding moves a weight as far as
@@ -130,29 +147,23 @@ def test_three_steps_after_the_same_first_task_agree(name, dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
         ends = [jax.device_get(end) for end in second_tasks(config(dtype), name)]
     assert_agree(ends[0].trainable, ends[1].trainable, tolerance)
-    assert_agree(ends[0].batch_stats, ends[1].batch_stats, tolerance)
+    assert_agree(ends[0].kept, ends[1].kept, tolerance)
 
 
 def second_tasks(made, name):
     """Three steps of the second task on one device and on eight, after a first one that they share."""
     made.efc.recipe.batch_size = made.fcs.recipe.batch_size = 20
 
-    def parts(devices):
-        pipeline, objective = build(made, devices, name)
-        pipeline = pipeline.with_schedule(objective.train)
-        return pipeline, objective, make_begin(objective, 0), make_step(objective, pipeline.layout, 0)
-
-    pipeline, objective, begin, step = parts(1)
-    task = make_task(pipeline, 0)
-    state = some_steps(step, pipeline.layout.replicate(begin(None, task)), None, pipeline, 0, 3)
-    view = Stage(pipeline, 0, [], np.empty(0, int))
-    snapshot = jax.device_get(objective.finish(state.trainable, state.batch_stats, None, view, task))
+    built = build(made, 1, name)
+    step = make_step(built.objective, built.layout, 0)
+    state = some_steps(built, step, built.begin(None, 0), None, 0, 3)
+    snapshot = built.objective.finish(state.trainable, state.kept, None, built.view(0), built.task(0))
     ends = []
     for devices in (1, 8):
-        pipeline, objective, begin, step = parts(devices)
-        prev = pipeline.layout.replicate(snapshot)
-        state = pipeline.layout.replicate(begin(prev, make_task(pipeline, 1)))
-        ends.append(some_steps(step, state, prev, pipeline, 1, 3))
+        built = build(made, devices, name)
+        prev = built.layout.replicate(jax.device_get(snapshot))
+        step = make_step(built.objective, built.layout, 0)
+        ends.append(some_steps(built, step, built.begin(prev, 1), prev, 1, 3))
     return ends
 
 
@@ -168,11 +179,11 @@ def test_test_images_are_encoded_by_all_devices():
     made, flops = config(), {}
     made.test.batch_size = 64
     for devices in (1, 8):
-        pipeline, objective = build(made, devices)
-        state = make_begin(objective, 0)(None, make_task(pipeline, 0))
-        variables = pipeline.layout.replicate(snapshot_of(state).variables)
-        images, index, _ = next(iter(pipeline._encode_batches("test", np.arange(64), 64)))
-        flops[devices] = pipeline._encode.lower(variables, images, index).compile().cost_analysis()["flops"]
+        built = build(made, devices)
+        variables = snapshot_of(built.begin(None, 0)).variables
+        images, index, _ = next(built.images.evaluated("test", np.arange(64), 64))
+        program = built.features._encode.lower(variables, images, index).compile()
+        flops[devices] = program.cost_analysis()["flops"]
     assert flops[8] < flops[1] / 6
 
 
@@ -180,36 +191,31 @@ def test_the_same_snapshots_stream_alike_on_one_and_eight_devices(alone):
     made = config()
     predictions = {}
     for devices in (1, 8):
-        pipeline, objective = build(made, devices)
-        snapshots = []
+        built, snapshots = build(made, devices), []
         for task, state in enumerate(alone):
-            bare = snapshot_of(state)
-            view = Stage(pipeline, task, snapshots, np.empty(0, int))
             prev = snapshots[-1] if snapshots else None
-            made_task = make_task(pipeline, task)
-            placed = pipeline.layout.replicate((state.trainable, state.batch_stats))
-            snapshots.append(objective.finish(*placed, prev, view, made_task))
-            assert bare.projector.shape == snapshots[-1].projector.shape
-        scorer = Scorer("rose", METHODS["rose"], made, pipeline.layout, None)
+            placed = built.layout.replicate((state.trainable, state.kept))
+            snapshots.append(built.objective.finish(*placed, prev, built.view(task, snapshots), built.task(task)))
+        scorer = Scorer("rose", METHODS["rose"], built.features.parts, built.layout, None)
         for task in range(2):
-            stream = pipeline.scenario.stream_indices(pipeline.labels["test"], task, 0)
-            outcome = scorer.score(Stage(pipeline, task, snapshots, stream))
+            stream = built.images.stream(task)
+            outcome = scorer.score(built.view(task, snapshots, stream))
         predictions[devices] = outcome.predictions
         assert len(outcome.predictions) == len(stream), "evaluation drops nothing"
     assert np.mean(predictions[1] == predictions[8]) >= 0.995
 
 
 def test_bfloat16_encoders_keep_everything_else_float32():
-    pipeline, objective = build(config("bfloat16"), 1)
-    begin, step = make_begin(objective, 0), make_step(objective, pipeline.layout, 0)
-    state = jax.eval_shape(begin, None, make_task(pipeline, 0))
-    feed, _ = next(pipeline.feeds(0, 0, 1, lambda epoch: 0.1))
-    after, terms = jax.eval_shape(step, state, None, pipeline.resident("train"), feed, make_task(pipeline, 0))
+    built = build(config("bfloat16"), 1)
+    state = jax.eval_shape(make_begin(built.objective, 0), None, built.task(0))
+    feed, _ = next(built.batches.feeds(0, 0, 1))
+    step, lr = make_step(built.objective, built.layout, 0), np.ones(1, np.float32)
+    after, terms = jax.eval_shape(step, state, None, built.images.resident("train"), feed, lr, built.task(0))
     floats = [leaf.dtype for leaf in jax.tree.leaves((after, terms)) if leaf.dtype.kind == "f"]
     assert set(floats) == {np.dtype("float32")}
     features = jax.eval_shape(
         lambda v, x: resnet18(2, compute_dtype="bfloat16").apply(v, x)[0],
-        {"params": state.trainable["encoder"], "batch_stats": state.batch_stats},
+        {"params": state.trainable["encoder"], "batch_stats": state.kept},
         jax.ShapeDtypeStruct((4, 8, 8, 3), np.float32),
     )
     assert features["feature"].dtype == np.float32
