@@ -1,4 +1,4 @@
-"""The numbers printed in the paper, from paper_tables.json: every cell tagged with its table's label."""
+"""The numbers printed in the paper, from paper_tables.json. Each names the table it stands in by the table's label."""
 
 import functools
 import json

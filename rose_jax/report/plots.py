@@ -1,4 +1,4 @@
-"""Pictures from plain data, one function per kind. A study stores such data in its file; the report draws it.
+"""Draws figures from plain data, one function per kind. A study stores such data in its file; the report draws it.
 
     {"kind": "lines", "x", "y", "log_x", "panels": [{"title", "series": [SERIES with "x"]}]}
     {"kind": "bars", "y", "digits", "groups": [text], "series": [SERIES]}
@@ -9,8 +9,9 @@ SERIES: {"method", "label", "y": [number | None], "std": [...], "x": [...], "var
 gives the colour; variants of one method differ in dash and marker.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from rose_jax.report import style
-from rose_jax.report.runs import finite, one_line
+from rose_jax.report.compare import spread
+from rose_jax.report.runs import Number, finite, one_line
 
 Data = Mapping[str, Any]
 
-LEAST_RANGE = 2.0  # points of accuracy on an axis
+LEAST_RANGE = 2.0  # points of accuracy that the y axis of a line plot spans at least
 VARIANTS = (
     None,
     ("-.", "<"),
@@ -33,8 +35,30 @@ VARIANTS = (
 )  # dash, marker; the first is the method's own look
 
 
+def series(
+    method: str, label: str, values: Iterable[Sequence[Number]], x: Sequence[Any] = (), **more: Any
+) -> dict:
+    """A SERIES of means and deviations: values[i] are what several draws or seeds gave at x[i]."""
+    found = [spread(draws) for draws in values]
+    means, deviations = [f.mean if f else None for f in found], [f.std if f else None for f in found]
+    return {"method": method, "label": label, "x": list(x), "y": means, "std": deviations} | more
+
+
+def by_stage(method: str, label: str, runs: Iterable[Sequence[Number]], **more: Any) -> dict:
+    """A SERIES of accuracies after each task: runs[i][t] is that of the i-th draw or seed after task t."""
+    columns = list(itertools.zip_longest(*runs))
+    line = series(method, label, columns, range(1, len(columns) + 1), **more)
+    known = [y for y in line["y"] if y is not None]
+    return line | ({"label": f"{label}  {known[-1]:.1f}"} if known else {})
+
+
+def stage_lines(*lines: Data) -> dict[str, Any]:
+    """The data of a figure with one panel, which shows accuracies after each task."""
+    return {"kind": "lines", "x": "tasks learned", "y": "accuracy, %", "panels": [{"series": list(lines)}]}
+
+
 def draw(data: Data, title: str) -> Figure | None:
-    """None if the kind is unknown or there is nothing in it; data comes from a file and may be anything."""
+    """The figure that `data` describes. The data comes from a file and may be anything: None if it cannot be drawn."""
     try:
         return _KINDS[data["kind"]](data, title)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
@@ -42,7 +66,7 @@ def draw(data: Data, title: str) -> Figure | None:
 
 
 def lines(data: Data, title: str) -> Figure | None:
-    panels = [panel for panel in data["panels"] if panel["series"]]
+    panels = [p for p in data["panels"] if any(np.isfinite(_column(one["y"])).any() for one in p["series"])]
     if not panels:
         return None
     figure = Figure(figsize=(6.6, 3.9 if len(panels) == 1 else 3.1 * len(panels)), layout="constrained")
@@ -50,8 +74,7 @@ def lines(data: Data, title: str) -> Figure | None:
     for axes, panel in zip(grid, panels, strict=True):
         _line_panel(axes, panel["series"], bool(data.get("log_x")))
         axes.set(xlabel=one_line(data["x"]), ylabel=one_line(data["y"]))
-        extra = one_line(panel.get("title", ""))
-        axes.set_title(f"{title}, {extra}" if extra else title)
+        axes.set_title(", ".join(filter(None, (title, one_line(panel.get("title", ""))))))
     return figure
 
 
@@ -193,7 +216,7 @@ def _fill(one: Data) -> dict[str, Any]:
 
 
 def _label(one: Data) -> str:
-    return style.legend_label(style.short(one_line(one["label"]), 30))
+    return style.legend_label(style.short(one_line(one["label"]), 34))
 
 
 def _column(values: Sequence[Any]) -> np.ndarray:

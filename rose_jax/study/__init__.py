@@ -5,16 +5,13 @@ from typing import NamedTuple
 
 from rose_jax.study import (
     budget,
-    curves,
     distinct,
     drift,
     eliminate,
     inference_time,
     metric,
-    old_new,
     oracle,
     samples,
-    seeds,
     sweep,
     unbalanced,
 )
@@ -29,9 +26,7 @@ class Study(NamedTuple):
 
 
 STUDIES: dict[str, Study] = {
-    "curves": Study("accuracy after each task", "fig:acc_stage", curves.run),
     "samples": Study("test images per class", "fig:testnum", samples.run),
-    "old_new": Study("old and new classes", "fig:oldnew", old_new.run),
     "unbalanced": Study("balanced and unbalanced streams", "tab:unbalanced", unbalanced.run),
     "drift": Study("estimated and true drift", "fig:driftcifar", drift.run),
     "capacity": Study("queue capacity", "tab:queue_capacity", sweep.capacity),
@@ -39,7 +34,6 @@ STUDIES: dict[str, Study] = {
     "oracle": Study("offline gradient descent", "tab:oracle", oracle.run),
     "eliminate": Study("leakage eliminated", "tab:eliminate", eliminate.run),
     "distinct": Study("same or distinct test data", "tab:eliminate2", distinct.run),
-    "seeds": Study("several seeds", "tab:statistic", seeds.run),
     "alpha": Study("noise of the pseudo-features", "supplement, implementation details", sweep.alpha),
     "granularity": Study("images per update", "", sweep.granularity),
     "budget": Study("evolving on every k-th image", "", budget.run),

@@ -52,7 +52,7 @@ def test_a_study_has_its_section(make_run):
     text = " ".join(page.words)
     for part in ("The best capacity is 1000.", "21.00", "Mean.", "Beside the paper's tab:queue_capacity."):
         assert part in text
-    assert page.tags.count("img") == 6
+    assert page.tags.count("img") == 7
     assert "![Queue capacity. Beside the paper's tab:queue\\_capacity.](figures/capacity.png)" in markdown
     assert "| 1000 | 21.00 |" in markdown
     assert (run / "figures" / "capacity.png") in written.figures
@@ -90,10 +90,11 @@ def damaged(*path, value=None):
         damaged("schema", value=99),
         damaged("table"),
         damaged("table", "rows", value=[["1"]]),
-        damaged("seconds", value="long"),
+        damaged("figure", value="none"),
         damaged("study", value="../../elsewhere"),
         damaged("study", value="x](http://example.org) <b>"),
         damaged("study", value="matrix"),
+        damaged("study", value="old_new"),
         damaged("study", value=7),
     ],
 )
