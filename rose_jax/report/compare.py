@@ -25,16 +25,23 @@ class Group:
     def scores(self, method: str) -> list[Score]:
         return [run.scores[method] for run in self.runs if method in run.scores]
 
+    def over_seeds(self, method: str, field: str) -> "Spread | None":
+        """Mean and deviation of a field of Score, such as "last"; None if no run has a number there."""
+        return spread(getattr(score, field) for score in self.scores(method))
+
     def label(self, method: str) -> str:
         """The method's name in figures. As in the tables, a star marks a row that the paper does not have."""
-        ours = any(score.origin == "ours" for score in self.scores(method))
-        return style.short(method) + " *" * ours
+        return style.short(method) + " *" * self.is_ours(method)
+
+    def is_ours(self, method: str) -> bool:
+        """Whether the row is one that the paper does not have."""
+        return any(score.origin == "ours" for score in self.scores(method))
 
     def leading(self, methods: Sequence[str], most: int, first: Sequence[str] = ("rose", "base")) -> list[str]:
         """At most `most` of the methods, in their order: those named in `first`, then the best by last accuracy."""
 
         def rank(name: str) -> tuple[bool, float]:
-            last = spread([score.last for score in self.scores(name)])
+            last = self.over_seeds(name, "last")
             return paper.canonical(name) not in first, -(last.mean if last else 0.0)
 
         kept = sorted(methods, key=rank)[:most]

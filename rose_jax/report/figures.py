@@ -4,12 +4,13 @@ import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from rose_jax.report import plots, studies, style
-from rose_jax.report.compare import Group, spread
+from rose_jax.report.compare import Group
 from rose_jax.report.heatmaps import confusion, matrix
 
 MOST_CURVE_PANELS = 6
@@ -58,15 +59,14 @@ def curves(groups: Sequence[Group]) -> Figure | None:
 
 def old_new(group: Group) -> Figure | None:
     """Last accuracy on old and on new classes, as in the paper's fig:oldnew; None with fewer than two methods."""
-    both = {m: ([s.old for s in group.scores(m)], [s.new for s in group.scores(m)]) for m in group.methods}
-    known = [m for m, (old, new) in both.items() if spread(old) and spread(new)]
+    known = [m for m in group.methods if group.over_seeds(m, "old") and group.over_seeds(m, "new")]
     if len(known) < 2:
         return None
     chosen = group.leading(known, MOST_BARS, PAPER_OLD_NEW)
     colors = [style.look(m).color for m in chosen]
-    series = [  # a method whose colour an earlier one has is hatched
-        plots.series(m, group.label(m), both[m], variant=colors[:i].count(colors[i])) for i, m in enumerate(chosen)
-    ]
+    # Methods that share a colour differ in their hatching.
+    variants = [colors[:i].count(color) for i, color in enumerate(colors)]
+    series = [_series(group, m, "old", "new", variant=v) for m, v in zip(chosen, variants, strict=True)]
     data = {"y": "last accuracy, %", "groups": ["old classes", "new classes"], "series": series}
     return plots.bars(data, style.title(group.title, "old and new classes"))
 
@@ -83,9 +83,14 @@ def drift_cosines(group: Group) -> Figure | None:
 
 def cost(group: Group) -> Figure | None:
     """Milliseconds per test image, a bar per method."""
-    series = [plots.series(m, group.label(m), [[s.ms_per_image for s in group.scores(m)]]) for m in group.methods]
-    data = {"x": "ms per test image", "series": series}
+    data = {"x": "ms per test image", "series": [_series(group, m, "ms_per_image") for m in group.methods]}
     return plots.rows(data, style.title(group.title, "cost at test time"))
+
+
+def _series(group: Group, method: str, *fields: str, **more: Any) -> dict:
+    """Of each field of Score the mean and deviation over the runs."""
+    values = [[getattr(score, field) for score in group.scores(method)] for field in fields]
+    return plots.series(method, group.label(method), values, **more)
 
 
 def png(make: Callable[[], Figure | None], theme: str) -> bytes | None:

@@ -5,14 +5,38 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rose_jax.report import page, paper, studies, tables
-from rose_jax.report.compare import Group, points, spread
+from rose_jax.report.compare import Group, points
 from rose_jax.report.figures import Picture
 from rose_jax.report.runs import Run, one_line
 from rose_jax.report.tables import Table
 
 Pictures = Mapping[str, Picture]
 
-CURVES = "Accuracy over all classes seen so far, after each task. The legend gives the last value."
+# The report's own figures by name, in the order of the page: heading and caption.
+FIGURES = {
+    "curves": (
+        "Accuracy after each task",
+        "Accuracy over all classes seen so far, after each task. The legend gives the last value.",
+    ),
+    "old_new": (
+        "Old and new classes",
+        "Last accuracy on old and new classes. After a cold start the last task's classes are new, after a warm start "
+        "those of all tasks but the first. The paper's fig:oldnew has base, projector, RoSE and LDC (cold) or FCS (warm).",
+    ),
+    "confusion": (
+        "Confusion by task",
+        "Confusion by task after the last stage: to which tasks the images of each task are assigned.",
+    ),
+    "matrix": (
+        "Accuracy matrix",
+        "Accuracy on each task after each stage; a number that falls down a column is forgetting.",
+    ),
+    "drift_cosines": (
+        "Drift",
+        "Cosine between the estimated and the true move of every old prototype in the last stage.",
+    ),
+    "cost": ("Cost", "Time per test image, test-time evolution included."),
+}
 
 
 class Section(NamedTuple):
@@ -33,7 +57,8 @@ def render(groups: Sequence[Group], pictures: Sequence[Pictures], overview: Pict
         runs = [run for g in groups for run in g.runs]
         parts += [page.paragraph(f"{one_line(g.title)}: {sentence(g)}") for g in groups]
         parts.append(page.section("Last accuracy side by side", page.table(tables.comparison(groups))))
-        parts.append(page.section("Accuracy after each task", _figure("curves", overview, CURVES)))
+        heading, caption = FIGURES["curves"]
+        parts.append(page.section(heading, _figure("curves", overview, caption)))
         parts.append(page.section("What differs in the configs", page.table(tables.config_differences(runs))))
     for group, own in zip(groups, pictures, strict=True):
         if len(groups) > 1:
@@ -47,7 +72,7 @@ def render_markdown(groups: Sequence[Group], figures: Sequence[str]) -> str:
     parts = [f"# {_plain(_heading(groups))}"]
     if len(groups) > 1:
         parts += ["## Last accuracy side by side", tables.markdown(tables.comparison(groups))]
-        parts.append(f"![{CURVES}](figures/curves.png)" if "curves" in figures else "")
+        parts += [f"![{FIGURES[name][1]}](figures/{name}.png)" for name in figures]
     for group in groups:
         if len(groups) > 1:
             parts.append(f"# {_plain(group.title)}")
@@ -59,51 +84,18 @@ def render_markdown(groups: Sequence[Group], figures: Sequence[str]) -> str:
             if any(content):
                 parts += [f"## {_plain(section.heading)}", *content]
     for run in (run for g in groups for run in g.runs):
-        parts += [
-            f"## How to repeat {_plain(one_line(run.workdir.resolve().name))}",
-            _indented(provenance(run)),
-        ]
+        parts += [f"## How to repeat {_plain(one_line(run.workdir.resolve().name))}", _indented(provenance(run))]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def sections(group: Group) -> list[Section]:
     """What the report shows of a group, in this order; the studies of its runs come last."""
+    beside = {"curves": [tables.stages(group)], "cost": [tables.cost(group), tables.training(group.runs[0])]}
     return [
         Section("The paper's table, ours beside it", [tables.beside_paper(group)]),
         Section("Methods", [tables.methods(group)]),
-        Section("Accuracy after each task", [tables.stages(group)], "curves", CURVES),
-        Section(
-            "Old and new classes",
-            figure="old_new",
-            caption="Last accuracy on old and new classes. After a cold start the last task's classes are new, after a "
-            "warm start those of all tasks but the first. The paper's fig:oldnew has base, projector, RoSE and LDC "
-            "(cold) or FCS (warm).",
-        ),
-        Section(
-            "Confusion by task",
-            figure="confusion",
-            caption="Confusion by task after the last stage: to which tasks the images of each task are assigned.",
-        ),
-        Section(
-            "Accuracy matrix",
-            figure="matrix",
-            caption="Accuracy on each task after each stage; a number that falls down a column is forgetting.",
-        ),
-        Section(
-            "Drift",
-            figure="drift_cosines",
-            caption="Cosine between the estimated and the true move of every old prototype in the last stage.",
-        ),
-        Section(
-            "Cost",
-            [tables.cost(group), tables.training(group.runs[0])],
-            "cost",
-            "Time per test image, test-time evolution included.",
-        ),
-        *(
-            Section(study.heading, [study.table], study.name, study.caption(), study.says)
-            for study in studies.of(group)
-        ),
+        *(Section(heading, beside.get(name, []), name, caption) for name, (heading, caption) in FIGURES.items()),
+        *(Section(one.heading, [one.table], one.name, one.caption(), one.says) for one in studies.of(group)),
     ]
 
 
@@ -124,7 +116,7 @@ def sentence(group: Group) -> str:
 
 def finding(group: Group) -> str:
     """One sentence on the paper's claim that RoSE improves on unmoved prototypes; "" without rose or without base."""
-    last = {paper.canonical(m): spread(s.last for s in group.scores(m)) for m in group.methods}
+    last = {paper.canonical(m): group.over_seeds(m, "last") for m in group.methods}
     rose, base = last.get("rose"), last.get("base")
     if rose is None or base is None:
         return ""

@@ -26,13 +26,8 @@ from rose_jax.report.runs import Number, finite, one_line
 Data = Mapping[str, Any]
 
 LEAST_RANGE = 2.0  # points of accuracy that the y axis of a line plot spans at least
-VARIANTS = (
-    None,
-    ("-.", "<"),
-    (":", "X"),
-    ("--", "P"),
-    ("-.", "d"),
-)  # dash, marker; the first is the method's own look
+# Dash and marker of a method's variants; the first is the method's own look.
+VARIANTS = (None, ("-.", "<"), (":", "X"), ("--", "P"), ("-.", "d"))
 
 
 def series(

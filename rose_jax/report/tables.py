@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rose_jax.report import paper
 from rose_jax.report.compare import Group, Spread, differences, identity, spread
-from rose_jax.report.runs import Run, Score, one_line
+from rose_jax.report.runs import Run, one_line
 
 NOT_THE_PAPERS = "* a row of ours: not in the paper"
 
@@ -40,18 +40,12 @@ def methods(group: Group) -> Table:
     For RoSE over several seeds that is the paper's mean ± deviation over three seeds.
     """
     run = group.runs[0]
-    over_seeds = paper.several_seeds(*run.paper_setting) if len(group.runs) > 1 else None
+    over_seeds = {"rose": paper.several_seeds(*run.paper_setting)} if len(group.runs) > 1 else {}
     rows = []
     for name in group.methods:
-        scores = group.scores(name)
-        cell = (
-            over_seeds
-            if over_seeds and paper.canonical(name) == "rose"
-            else paper.lookup(*run.paper_setting, name)
-        )
-        numbers = [_number(spread(getattr(s, key) for s in scores), digits) for _, key, digits in _COLUMNS]
-        printed = (_printed(cell), cell.table) if cell else ("", "")
-        rows.append((_name(scores[0]), *numbers, *printed))
+        cell = over_seeds.get(paper.canonical(name)) or paper.lookup(*run.paper_setting, name)
+        numbers = [_number(group.over_seeds(name, key), digits) for _, key, digits in _COLUMNS]
+        rows.append((_name(group, name), *numbers, *((_printed(cell), cell.table) if cell else ("", ""))))
     header = ("method", *(heading for heading, _, _ in _COLUMNS), "paper", "its table")
     return Table(*_without_empty(header, rows, keep=("method", "last", "average")), notes=_notes(group))
 
@@ -65,7 +59,7 @@ def beside_paper(group: Group) -> Table | None:
     ours = {paper.canonical(name): name for name in group.methods}
     rows = []
     for method, value in printed:
-        mine = spread(s.last for s in group.scores(ours[method])) if method in ours else None
+        mine = group.over_seeds(ours[method], "last") if method in ours else None
         gap = f"{mine.mean - value:+.2f}" if mine and value is not None else ""
         rows.append((paper.label(method), "-" if value is None else f"{value:.2f}", _number(mine, 2), gap))
     notes = [f"Last accuracy in per cent. Paper: {paper.MAIN_TABLES[run.start]}."]
@@ -79,21 +73,17 @@ def beside_paper(group: Group) -> Table | None:
 
 def stages(group: Group) -> Table | None:
     """Accuracy over all seen classes after each task; None if no method has it."""
-    lines = []
+    count = max((len(s.per_stage) for m in group.methods for s in group.scores(m)), default=0)
+    rows = []
     for name in group.methods:
-        scores = group.scores(name)
-        steps = itertools.zip_longest(
-            *(score.per_stage for score in scores)
-        )  # a run may have fewer tasks' numbers
-        lines.append([_name(scores[0]), *(_number(spread(step), 1) for step in steps)])
-    count = max(map(len, lines), default=1) - 1
-    rows = tuple((*line, *[""] * (count + 1 - len(line))) for line in lines)
-    return Table(("after task", *(str(t + 1) for t in range(count))), rows) if count else None
+        steps = itertools.zip_longest(range(count), *(score.per_stage for score in group.scores(name)))
+        rows.append((_name(group, name), *(_number(spread(values), 1) for _, *values in steps)))
+    return Table(("after task", *(str(t + 1) for t in range(count))), tuple(rows)) if count else None
 
 
 def cost(group: Group) -> Table | None:
     """Milliseconds per test image and their ratio to base, which does not evolve: ours, and tab:inference_time."""
-    times = {name: spread(s.ms_per_image for s in group.scores(name)) for name in group.methods}
+    times = {name: group.over_seeds(name, "ms_per_image") for name in group.methods}
     if not any(times.values()):
         return None
     base = next((t for name, t in times.items() if t and paper.canonical(name) == "base"), None)
@@ -123,7 +113,7 @@ def training(run: Run) -> Table | None:
 def comparison(groups: Sequence[Group]) -> Table:
     """Last accuracy of every method in every group of runs."""
     names = list(dict.fromkeys(name for g in groups for name in g.methods))
-    rows = [(name, *(_number(spread(s.last for s in g.scores(name)), 2) or "-" for g in groups)) for name in names]
+    rows = [(name, *(_number(g.over_seeds(name, "last"), 2) or "-" for g in groups)) for name in names]
     notes = ["Last accuracy in per cent."]
     if any(len(g.runs) > 1 for g in groups):
         notes.append("Mean ± sample deviation over seeds.")
@@ -169,14 +159,8 @@ def to_csv(runs: Sequence[Run]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*setting, "method", "origin", *keys, "paper_last", "paper_table"])
     for run in runs:
-        where = [
-            one_line(run.workdir.resolve().name),
-            run.dataset,
-            run.start,
-            run.tasks,
-            run.reduced or "full",
-            run.seed,
-        ]
+        folder = one_line(run.workdir.resolve().name)
+        where = [folder, run.dataset, run.start, run.tasks, run.reduced or "full", run.seed]
         for score in run.scores.values():
             cell = paper.lookup(*run.paper_setting, score.name)
             printed = [cell.value, cell.table] if cell else ["", ""]
@@ -197,7 +181,7 @@ def reduced_note(run: Run) -> str:
 def _notes(group: Group) -> tuple[str, ...]:
     run = group.runs[0]
     notes = []
-    if any(score.origin == "ours" for r in group.runs for score in r.scores.values()):
+    if any(map(group.is_ours, group.methods)):
         notes.append(NOT_THE_PAPERS)
     if len(group.runs) > 1:
         seeds = ", ".join(one_line(r.seed) for r in group.runs)
@@ -216,8 +200,8 @@ def _notes(group: Group) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _name(score: Score) -> str:
-    return f"{score.name} *" if score.origin == "ours" else score.name
+def _name(group: Group, method: str) -> str:
+    return f"{method} *" if group.is_ours(method) else method
 
 
 def _counted(group: Group) -> str:
