@@ -91,7 +91,7 @@ def _heat_map(axes: Axes, values: np.ndarray, top: float) -> AxesImage:
             bright = np.dot(image.cmap(image.norm(value))[:3], (0.299, 0.587, 0.114)) > 0.5
             text = axes.text(column + 1, row + 1, f"{value:.0f}", ha="center", va="center")
             text.set(color="black" if bright else "white", fontsize=9 if max(values.shape) <= 6 else 7.5)
-            text.set_in_layout(False)  # it lies inside the axes: measuring it only costs time
+            text.set_in_layout(False)  # it lies inside the axes, so that the layout need not measure it
     return image
 
 

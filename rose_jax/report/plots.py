@@ -61,6 +61,7 @@ def draw(data: Data, title: str) -> Figure | None:
 
 
 def lines(data: Data, title: str) -> Figure | None:
+    """Panels one below the other, each with its lines and, over several draws, a band of one deviation."""
     panels = [p for p in data["panels"] if any(np.isfinite(_column(one["y"])).any() for one in p["series"])]
     if not panels:
         return None
@@ -74,6 +75,7 @@ def lines(data: Data, title: str) -> Figure | None:
 
 
 def bars(data: Data, title: str) -> Figure | None:
+    """Groups of vertical bars, in each group one bar per series with its value above."""
     series, groups = data["series"], [one_line(g) for g in data["groups"]]
     if not series or not groups:
         return None
@@ -132,7 +134,7 @@ def rows(data: Data, title: str) -> Figure | None:
 
 
 def histograms(data: Data, title: str) -> Figure | None:
-    """One above the other, each as high as its row, the best mean on top; a line marks the mean."""
+    """One histogram above the other, scaled to the same height, the best mean on top; a line marks the mean."""
     samples = [(one, _column(one["y"])) for one in data["series"]]
     samples = [(one, values[np.isfinite(values)]) for one, values in samples]
     samples = sorted(((one, v) for one, v in samples if v.size), key=lambda row: row[1].mean())
@@ -165,7 +167,7 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
         known = np.isfinite(x) & np.isfinite(y)
         if known.any():
             drawn.append((one, x[known], y[known], std[known]))
-    drawn.sort(key=lambda row: -row[2][-1])  # the legend reads like the right edge of the figure
+    drawn.sort(key=lambda row: -row[2][-1])  # the legend lists the lines in the order of their right ends
     for order, (one, x, y, std) in enumerate(drawn):
         look = style.look(one["method"])
         variant = int(one.get("variant", 0)) % len(VARIANTS)
@@ -181,7 +183,7 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
             linewidth=1.2 if printed else 1.4 if variant else look.width,
             markerfacecolor=axes.get_facecolor() if variant else None,
             label=_label(one),
-            # a thin variant lies on top of the thick line that it often repeats
+            # A variant is drawn thinner and above the method's own line, since the two often coincide.
             zorder=(20 if look.stands_out else 10 - order / 100) + variant / 10,
         )
         if np.any(std > 0):
@@ -196,13 +198,13 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     low, high = axes.get_ylim()
-    room = max(0.0, LEAST_RANGE - (high - low)) / 2  # a flat line must not look like a mountain
+    room = max(0.0, LEAST_RANGE - (high - low)) / 2  # so that tiny differences do not fill the whole height
     axes.set_ylim(max(0.0, low - room), high + room)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=2.6)
 
 
 def _fill(one: Data) -> dict[str, Any]:
-    """Variants of a method are hatched, what the paper prints is only outlined."""
+    """How a bar is filled: variants of a method are hatched, the paper's numbers are only outlined."""
     look = style.look(one["method"])
     if one.get("paper"):
         return {"facecolor": "none", "edgecolor": look.color, "linewidth": 1.4, "linestyle": ":"}

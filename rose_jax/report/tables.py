@@ -143,7 +143,7 @@ def text(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table; names cannot break out of their cell."""
+    """A GitHub table. Characters of a name that mean something in Markdown are escaped."""
     lines = [table.header, ["---", *["---:"] * (len(table.header) - 1)], *table.rows]
     body = [
         "| " + " | ".join(c if i == 1 else escape_markdown(c) for c in line) + " |" for i, line in enumerate(lines)
