@@ -20,9 +20,9 @@ from rose_jax.study.subject import Finding, Subject, Unsupported
 
 class Study(NamedTuple):
     title: str
-    paper: str  # label of the table or figure that it stands beside; "" if the paper has none
+    paper: str  # label of the paper's table or figure of the same question; "" if the paper has none
     run: Callable[[Subject], Finding]
-    long: bool = False  # longer than all others together: by name, or in a thorough `all`
+    long: bool = False  # takes longer than all others together: `all` leaves it out unless --thorough is given
 
 
 STUDIES: dict[str, Study] = {

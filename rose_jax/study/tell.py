@@ -7,7 +7,7 @@ import numpy as np
 from rose_jax.report.compare import points, spread
 from rose_jax.report.plots import by_stage, series, stage_lines
 
-__all__ = ["average", "by_stage", "cell", "points", "series", "signed", "stage_lines"]
+__all__ = ["average", "by_stage", "cell", "points", "row", "series", "signed", "stage_lines"]
 
 
 def cell(values: Sequence[float] | float | None, sign: str = "") -> str:
@@ -19,6 +19,11 @@ def cell(values: Sequence[float] | float | None, sign: str = "") -> str:
 def signed(values: Sequence[float] | float | None) -> str:
     """Like `cell`, for differences: with a plus before a positive mean."""
     return cell(values, sign="+")
+
+
+def row(label: str, stages: Sequence[float], printed: float | None) -> tuple[str, ...]:
+    """Cells of a row: label, last accuracy, average over the stages, the paper's last accuracy."""
+    return label, cell(stages[-1]), cell(average(stages)), cell(printed)
 
 
 def average(values: Sequence[float]) -> float:
