@@ -1,7 +1,7 @@
 """How well each method estimates the drift of the old classes in the last stage.
 
 For each old class it takes the cosine between the method's move of the prototype and the move of the true class mean.
-The true means come from the old classes' training images under both encoders; nothing else uses them.
+The true means come from the old classes' training images under both encoders, which no method may use.
 """
 
 import numpy as np
