@@ -1,4 +1,4 @@
-"""What a run leaves for people: tables, figures and one page, from nothing but the files in its workdir."""
+"""Writes the report of finished runs (tables, figures, one HTML page) from the files in their workdirs alone."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""`python -m rose_jax.report RUN [RUN...]`: the report of one finished run, or of several side by side."""
+"""`python -m rose_jax.report RUN [RUN...]`: the report of one finished run, or of several side by side.
+
+Runs that differ in the seed alone are averaged.
+"""
 
 import argparse
 import sys
@@ -16,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--out", metavar="DIR", help="where to write (default: the run itself; for several, ./comparison)"
     )
     flags = parser.parse_args(arguments)
-    runs = list(dict.fromkeys(flags.runs))
+    runs = list({Path(run).resolve(): run for run in flags.runs}.values())  # a run that is named twice counts once
     out = flags.out or (runs[0] if len(runs) == 1 else "comparison")
     try:
         written = report.write_several(runs, out)

@@ -1,7 +1,8 @@
-"""Several runs side by side: those that differ in the seed alone become one group with mean and deviation."""
+"""Gathers runs that differ in the seed alone into groups, and computes mean and deviation over the seeds."""
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from rose_jax.report.runs import Number, Run, Score, one_line
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one setting and one config, in the order they were given; most often a single run."""
+    """Runs of one setting and one config, each with its own seed, in the order they were given; often just one run."""
 
     runs: tuple[Run, ...]
     title: str
@@ -24,26 +25,49 @@ class Group:
     def scores(self, method: str) -> list[Score]:
         return [run.scores[method] for run in self.runs if method in run.scores]
 
+    def over_seeds(self, method: str, field: str) -> "Spread | None":
+        """Mean and deviation of a field of Score, such as "last"; None if no run has a number there."""
+        return spread(getattr(score, field) for score in self.scores(method))
+
     def label(self, method: str) -> str:
-        """As figures name it: a star marks a row that the paper does not have, as in the tables."""
-        ours = any(score.origin == "ours" for score in self.scores(method))
-        return style.short(method) + " *" * ours
+        """The method's name in figures. As in the tables, a star marks a row that the paper does not have."""
+        return style.short(method) + " *" * self.is_ours(method)
+
+    def is_ours(self, method: str) -> bool:
+        """Whether the row is one that the paper does not have."""
+        return any(score.origin == "ours" for score in self.scores(method))
+
+    def leading(self, methods: Sequence[str], most: int, first: Sequence[str] = ("rose", "base")) -> list[str]:
+        """At most `most` of the methods, in their order: those named in `first`, then the best by last accuracy."""
+
+        def rank(name: str) -> tuple[bool, float]:
+            last = self.over_seeds(name, "last")
+            return paper.canonical(name) not in first, -(last.mean if last else 0.0)
+
+        kept = sorted(methods, key=rank)[:most]
+        return [name for name in methods if name in kept]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation (n − 1) over seeds; no deviation for a single run."""
+    """Mean and sample standard deviation (n − 1) of several values; one value has no deviation."""
 
     mean: float
     std: Number
-    n: int
+
+    def text(self, digits: int = 2, sign: str = "") -> str:
+        """ "12.34", or "12.34 ± 0.56" of several values; with sign="+" a plus stands before a positive mean."""
+        deviation = "" if self.std is None else f" ± {self.std:.{digits}f}"
+        return f"{self.mean:{sign}.{digits}f}{deviation}"
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-    """Runs gathered by everything but their seed, titled by what tells the groups apart."""
+    """Groups of runs that differ in the seed alone. Two runs with the same seed never share a group: a rerun of one
+    seed says nothing about the deviation over seeds. The titles of the groups are all different."""
     gathered: list[list[Run]] = []
     for run in runs:
-        home = next((g for g in gathered if _identity(g[0]) == _identity(run)), None)
+        alike = (g for g in gathered if identity(g[0]) == identity(run))
+        home = next((g for g in alike if run.seed not in [member.seed for member in g]), None)
         if home is None:
             gathered.append([run])
         else:
@@ -55,11 +79,17 @@ def group(runs: Sequence[Run]) -> list[Group]:
     return [Group(tuple(g), t) for g, t in zip(gathered, titles, strict=True)]
 
 
-def spread(values: Sequence[Number]) -> Spread | None:
-    known = [v for v in values if v is not None]
+def spread(values: Iterable[Number]) -> Spread | None:
+    """Of the values that are finite numbers; None if there is none."""
+    known = [v for v in values if v is not None and math.isfinite(v)]
     if not known:
         return None
-    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+
+
+def points(gap: float, digits: int = 2) -> str:
+    """ "1.23 points above", for sentences that compare two accuracies."""
+    return f"{abs(gap):.{digits}f} points {'above' if gap >= 0 else 'below'}"
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
@@ -77,7 +107,8 @@ def short_title(run: Run) -> str:
     return f"{title}, {one_line(run.reduced)}" if run.reduced else title
 
 
-def _identity(run: Run) -> tuple[Any, ...]:
+def identity(run: Run) -> tuple[Any, ...]:
+    """All of the setting and the config that can change a number, except the seed."""
     setting = {k: v for k, v in run.setting.items() if k not in ("seed", "note")}
     config = {k: v for k, v in _flatten(run.config).items() if k not in ("seed", *FREE_KEYS)}
     return setting, config

@@ -1,4 +1,4 @@
-"""Small multiples of task-by-task grids, a panel per method, all on one colour scale."""
+"""Figures of task-by-task grids: one heat map per method, all on one colour scale."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from rose_jax.report import paper, style
-from rose_jax.report.compare import Group, spread
+from rose_jax.report import style
+from rose_jax.report.compare import Group
 from rose_jax.report.runs import Grid
 
 MOST_PANELS = 4
@@ -57,7 +57,7 @@ def _panels(
     scaled = {name: values for name, values in scaled.items() if np.any(np.isfinite(values))}
     if not scaled:
         return None
-    chosen = _chosen(group, list(scaled))
+    chosen = group.leading(list(scaled), MOST_PANELS)
     top = top or max(float(np.nanmax(scaled[name])) for name in chosen) or 1.0
     columns = min(2, len(chosen))
     rows = math.ceil(len(chosen) / columns)
@@ -91,20 +91,8 @@ def _heat_map(axes: Axes, values: np.ndarray, top: float) -> AxesImage:
             bright = np.dot(image.cmap(image.norm(value))[:3], (0.299, 0.587, 0.114)) > 0.5
             text = axes.text(column + 1, row + 1, f"{value:.0f}", ha="center", va="center")
             text.set(color="black" if bright else "white", fontsize=9 if max(values.shape) <= 6 else 7.5)
-            text.set_in_layout(False)  # it lies inside the axes: measuring it only costs time
+            text.set_in_layout(False)  # it lies inside the axes, so that the layout need not measure it
     return image
-
-
-def _chosen(group: Group, names: list[str]) -> list[str]:
-    """At most MOST_PANELS methods: rose and base, then the best, in the order of the results."""
-    first = {"rose": 0, "base": 1}
-
-    def rank(name: str) -> tuple[int, float]:
-        last = spread([s.last for s in group.scores(name)])
-        return first.get(paper.canonical(name), 2), -(last.mean if last else 0.0)
-
-    best = sorted(names, key=rank)[:MOST_PANELS]
-    return [name for name in names if name in best]
 
 
 def _array(grid: Grid) -> np.ndarray | None:

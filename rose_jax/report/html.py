@@ -1,34 +1,64 @@
-"""What report.html and report.md say: setting, paper beside ours, methods, figures, how to repeat it."""
+"""The content of report.html and report.md: setting, paper beside ours, methods, figures, how to repeat it."""
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from rose_jax.report import page, paper, studies, tables
-from rose_jax.report.compare import Group, spread
+from rose_jax.report.compare import Group, points
 from rose_jax.report.figures import Picture
 from rose_jax.report.runs import Run, one_line
-
-CAPTIONS = {
-    "curves": "Accuracy over all classes seen so far, after each task. The legend gives the last value.",
-    "confusion": "Confusion by task after the last stage: where the images of each task are placed.",
-    "matrix": "Accuracy on each task after each stage; what fades down a column is forgotten.",
-    "drift_cosines": "Cosine between the estimated and the true move of every old prototype in the last stage.",
-    "cost": "Time per test image, test-time evolution included.",
-}
-
+from rose_jax.report.tables import Table
 
 Pictures = Mapping[str, Picture]
 
+# The report's own figures by name, in the order of the page: heading and caption.
+FIGURES = {
+    "curves": (
+        "Accuracy after each task",
+        "Accuracy over all classes seen so far, after each task. The legend gives the last value.",
+    ),
+    "old_new": (
+        "Old and new classes",
+        "Last accuracy on old and new classes. After a cold start the last task's classes are new, after a warm start "
+        "those of all tasks but the first. The paper's fig:oldnew has base, projector, RoSE and LDC (cold) or FCS (warm).",
+    ),
+    "confusion": (
+        "Confusion by task",
+        "Confusion by task after the last stage: to which tasks the images of each task are assigned.",
+    ),
+    "matrix": (
+        "Accuracy matrix",
+        "Accuracy on each task after each stage; a number that falls down a column is forgetting.",
+    ),
+    "drift_cosines": (
+        "Drift",
+        "Cosine between the estimated and the true move of every old prototype in the last stage.",
+    ),
+    "cost": ("Cost", "Time per test image, test-time evolution included."),
+}
+
+
+class Section(NamedTuple):
+    """A section of the report. Whatever of it the run has no data for is left out."""
+
+    heading: str
+    tables: Sequence[Table | None] = ()
+    figure: str = ""  # its name: figures/NAME.png
+    caption: str = ""
+    text: str = ""
+
 
 def render(groups: Sequence[Group], pictures: Sequence[Pictures], overview: Pictures) -> str:
-    """One page: the comparison first (with `overview`) if there are several groups, then each in full."""
+    """One page: of several groups first the comparison, with the figure in `overview`, then each group in full."""
     title = " | ".join(g.title for g in groups)
     parts = [f"<h1>{page.escape(_heading(groups))}</h1>"]
     if len(groups) > 1:
         runs = [run for g in groups for run in g.runs]
         parts += [page.paragraph(f"{one_line(g.title)}: {sentence(g)}") for g in groups]
         parts.append(page.section("Last accuracy side by side", page.table(tables.comparison(groups))))
-        parts.append(page.section("Accuracy after each task", _figure("curves", overview)))
+        heading, caption = FIGURES["curves"]
+        parts.append(page.section(heading, _figure("curves", overview, caption)))
         parts.append(page.section("What differs in the configs", page.table(tables.config_differences(runs))))
     for group, own in zip(groups, pictures, strict=True):
         if len(groups) > 1:
@@ -42,24 +72,31 @@ def render_markdown(groups: Sequence[Group], figures: Sequence[str]) -> str:
     parts = [f"# {_plain(_heading(groups))}"]
     if len(groups) > 1:
         parts += ["## Last accuracy side by side", tables.markdown(tables.comparison(groups))]
+        parts += [f"![{FIGURES[name][1]}](figures/{name}.png)" for name in figures]
     for group in groups:
         if len(groups) > 1:
             parts.append(f"# {_plain(group.title)}")
         parts.append(_plain(sentence(group)))
-        for heading, table in _tables(group):
-            if table is not None:
-                parts += [f"## {heading}", tables.markdown(table)]
-        for study in (study for study in studies.of(group) if study.figure is not None):
-            parts += [f"## {_plain(study.heading)}", _plain(study.says), tables.markdown(study.table)]
-            if study.name in figures:
-                parts.append(f"![{_plain(study.caption())}](figures/{study.name}.png)")
-    parts += [f"![{CAPTIONS[name]}](figures/{name}.png)" for name in figures if name in CAPTIONS]
+        for section in sections(group):
+            content = [_plain(section.text), *(tables.markdown(table) for table in section.tables if table)]
+            if section.figure in figures and len(groups) == 1:
+                content.append(f"![{_plain(section.caption)}](figures/{section.figure}.png)")
+            if any(content):
+                parts += [f"## {_plain(section.heading)}", *content]
     for run in (run for g in groups for run in g.runs):
-        parts += [
-            f"## How to repeat {_plain(one_line(run.workdir.resolve().name))}",
-            _fenced(provenance(run)),
-        ]
-    return "\n\n".join(parts) + "\n"
+        parts += [f"## How to repeat {_plain(one_line(run.workdir.resolve().name))}", _indented(provenance(run))]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def sections(group: Group) -> list[Section]:
+    """What the report shows of a group, in this order; the studies of its runs come last."""
+    beside = {"curves": [tables.stages(group)], "cost": [tables.cost(group), tables.training(group.runs[0])]}
+    return [
+        Section("The paper's table, ours beside it", [tables.beside_paper(group)]),
+        Section("Methods", [tables.methods(group)]),
+        *(Section(heading, beside.get(name, []), name, caption) for name, (heading, caption) in FIGURES.items()),
+        *(Section(one.heading, [one.table], one.name, one.caption(), one.says) for one in studies.of(group)),
+    ]
 
 
 def sentence(group: Group) -> str:
@@ -78,19 +115,16 @@ def sentence(group: Group) -> str:
 
 
 def finding(group: Group) -> str:
-    """What the run shows of the paper's claim, in one sentence; "" without rose or without base."""
-    last = {paper.canonical(m): spread([s.last for s in group.scores(m)]) for m in group.methods}
+    """One sentence on the paper's claim that RoSE improves on unmoved prototypes; "" without rose or without base."""
+    last = {paper.canonical(m): group.over_seeds(m, "last") for m in group.methods}
     rose, base = last.get("rose"), last.get("base")
     if rose is None or base is None:
         return ""
     projector = last.get("projector")
-    against = (
-        f" and {_points(rose.mean - projector.mean)} those moved by the trained projector" if projector else ""
-    )
-    return (
-        f"RoSE ends at {rose.mean:.1f} % over all classes, "
-        f"{_points(rose.mean - base.mean)} prototypes that are never moved{against}."
-    )
+    says = f"RoSE ends at {rose.mean:.1f} % over all classes, {points(rose.mean - base.mean, 1)} prototypes that are never moved"
+    if projector:
+        says += f" and {points(rose.mean - projector.mean, 1)} those moved by the trained projector"
+    return f"{says}."
 
 
 def provenance(run: Run) -> str:
@@ -110,52 +144,22 @@ def provenance(run: Run) -> str:
 
 def _group(group: Group, pictures: Pictures) -> str:
     run = group.runs[0]
-    (paper_heading, paper_table), (methods_heading, methods_table), *rest = _tables(group)
-    (_, stages), (_, cost), (_, training) = rest
     parts = [page.paragraph(sentence(group))]
     if run.reduced:
         parts.append(page.paragraph(f"This is a {run.reduced} run, not the paper's full setting.", "mark"))
     if finding(group):
         parts.append(page.paragraph(finding(group)))
-    parts += [
-        page.section(paper_heading, page.table(paper_table)),
-        page.section(methods_heading, page.table(methods_table)),
-        page.section(
-            "Accuracy after each task", _said(group, "curves"), _figure("curves", pictures), page.table(stages)
-        ),
-        page.section("Confusion by task", _figure("confusion", pictures)),
-        page.section("Accuracy matrix", _figure("matrix", pictures)),
-        page.section("Drift", _figure("drift_cosines", pictures)),
-        page.section("Cost", _figure("cost", pictures), page.table(cost), page.table(training)),
-        *(_study(study, pictures) for study in studies.of(group) if study.figure is not None),
-        page.section("How to repeat this", *(_repeat(run) for run in group.runs)),
-    ]
+    for section in sections(group):
+        text = page.paragraph(section.text) if section.text else ""
+        figure = _figure(section.figure, pictures, section.caption)
+        parts.append(page.section(section.heading, text, figure, *map(page.table, section.tables)))
+    parts.append(page.section("How to repeat this", *(_repeat(run) for run in group.runs)))
     return "\n".join(parts)
 
 
-def _tables(group: Group) -> list[tuple[str, tables.Table | None]]:
-    return [
-        ("The paper's table, ours beside it", tables.beside_paper(group)),
-        ("Methods", tables.methods(group)),
-        ("Accuracy after each task", tables.stages(group)),
-        ("Cost", tables.cost(group)),
-        ("Training", tables.training(group.runs[0])),
-    ]
-
-
-def _figure(name: str, pictures: Pictures, caption: str = "") -> str:
+def _figure(name: str, pictures: Pictures, caption: str) -> str:
     picture = pictures.get(name)
-    return page.figure(picture.light, picture.dark, caption or CAPTIONS[name]) if picture else ""
-
-
-def _said(group: Group, name: str) -> str:
-    says = studies.sentence(group, name)
-    return page.paragraph(says) if says else ""
-
-
-def _study(study: studies.StudyFile, pictures: Pictures) -> str:
-    picture = _figure(study.name, pictures, study.caption())
-    return page.section(study.heading, page.paragraph(study.says), picture, page.table(study.table))
+    return page.figure(picture.light, picture.dark, caption) if picture else ""
 
 
 def _repeat(run: Run) -> str:
@@ -165,13 +169,9 @@ def _repeat(run: Run) -> str:
 
 def _heading(groups: Sequence[Group]) -> str:
     runs = sum(len(g.runs) for g in groups)
-    return (
-        groups[0].title
-        if runs == 1
-        else f"{groups[0].title}, {runs} seeds"
-        if len(groups) == 1
-        else f"{runs} runs"
-    )
+    if len(groups) > 1:
+        return f"{runs} runs"
+    return groups[0].title if runs == 1 else f"{groups[0].title}, {runs} seeds"
 
 
 def _split(sizes: Sequence[int]) -> str:
@@ -183,10 +183,6 @@ def _split(sizes: Sequence[int]) -> str:
     return f"tasks of {', '.join(map(str, sizes))}"
 
 
-def _points(gap: float) -> str:
-    return f"{abs(gap):.1f} points {'over' if gap >= 0 else 'below'}"
-
-
 def _value(value: object) -> str:
     plain = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
     return one_line(plain)
@@ -196,6 +192,6 @@ def _plain(text: str) -> str:
     return tables.escape_markdown(text)
 
 
-def _fenced(text: str) -> str:
-    """A code block that its content cannot end: indented, not fenced by marks that a name could contain."""
+def _indented(text: str) -> str:
+    """A code block by indentation: a name in it could hold the backticks that would end a fenced block."""
     return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""The numbers printed in the paper, from paper_tables.json: every cell tagged with its table's label."""
+"""The numbers printed in the paper, from paper_tables.json. Each names the table it stands in by the table's label."""
 
 import functools
 import json
@@ -50,8 +50,7 @@ def main_table(dataset: str, start: str, tasks: int) -> list[tuple[str, float | 
 
 def several_seeds(dataset: str, start: str, tasks: int) -> Cell | None:
     """RoSE's mean and deviation over three seeds (tab:statistic)."""
-    where = (canonical_dataset(dataset), start, tasks)
-    return next((c for c in cells("tab:statistic") if (c.dataset, c.start, c.tasks) == where), None)
+    return study_cell("tab:statistic", dataset, start, tasks, condition="three seeds")
 
 
 def study_cell(

@@ -1,4 +1,4 @@
-"""Pictures from plain data, one function per kind. A study stores such data in its file; the report draws it.
+"""Draws figures from plain data, one function per kind. A study stores such data in its file; the report draws it.
 
     {"kind": "lines", "x", "y", "log_x", "panels": [{"title", "series": [SERIES with "x"]}]}
     {"kind": "bars", "y", "digits", "groups": [text], "series": [SERIES]}
@@ -9,8 +9,9 @@ SERIES: {"method", "label", "y": [number | None], "std": [...], "x": [...], "var
 gives the colour; variants of one method differ in dash and marker.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,40 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from rose_jax.report import style
-from rose_jax.report.runs import finite, one_line
+from rose_jax.report.compare import spread
+from rose_jax.report.runs import Number, finite, one_line
 
 Data = Mapping[str, Any]
 
-LEAST_RANGE = 2.0  # points of accuracy on an axis
-VARIANTS = (
-    None,
-    ("-.", "<"),
-    (":", "X"),
-    ("--", "P"),
-    ("-.", "d"),
-)  # dash, marker; the first is the method's own look
+LEAST_RANGE = 2.0  # points of accuracy that the y axis of a line plot spans at least
+# Dash and marker of a method's variants; the first is the method's own look.
+VARIANTS = (None, ("-.", "<"), (":", "X"), ("--", "P"), ("-.", "d"))
+
+
+def series(
+    method: str, label: str, values: Iterable[Sequence[Number]], x: Sequence[Any] = (), **more: Any
+) -> dict:
+    """A SERIES of means and deviations: values[i] are what several draws or seeds gave at x[i]."""
+    found = [spread(draws) for draws in values]
+    means, deviations = [f.mean if f else None for f in found], [f.std if f else None for f in found]
+    return {"method": method, "label": label, "x": list(x), "y": means, "std": deviations} | more
+
+
+def by_stage(method: str, label: str, runs: Iterable[Sequence[Number]], **more: Any) -> dict:
+    """A SERIES of accuracies after each task: runs[i][t] is that of the i-th draw or seed after task t."""
+    columns = list(itertools.zip_longest(*runs))
+    line = series(method, label, columns, range(1, len(columns) + 1), **more)
+    known = [y for y in line["y"] if y is not None]
+    return line | ({"label": f"{label}  {known[-1]:.1f}"} if known else {})
+
+
+def stage_lines(*lines: Data) -> dict[str, Any]:
+    """The data of a figure with one panel, which shows accuracies after each task."""
+    return {"kind": "lines", "x": "tasks learned", "y": "accuracy, %", "panels": [{"series": list(lines)}]}
 
 
 def draw(data: Data, title: str) -> Figure | None:
-    """None if the kind is unknown or there is nothing in it; data comes from a file and may be anything."""
+    """The figure that `data` describes. The data comes from a file and may be anything: None if it cannot be drawn."""
     try:
         return _KINDS[data["kind"]](data, title)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
@@ -42,7 +61,8 @@ def draw(data: Data, title: str) -> Figure | None:
 
 
 def lines(data: Data, title: str) -> Figure | None:
-    panels = [panel for panel in data["panels"] if panel["series"]]
+    """Panels one below the other, each with its lines and, over several draws, a band of one deviation."""
+    panels = [p for p in data["panels"] if any(np.isfinite(_column(one["y"])).any() for one in p["series"])]
     if not panels:
         return None
     figure = Figure(figsize=(6.6, 3.9 if len(panels) == 1 else 3.1 * len(panels)), layout="constrained")
@@ -50,12 +70,12 @@ def lines(data: Data, title: str) -> Figure | None:
     for axes, panel in zip(grid, panels, strict=True):
         _line_panel(axes, panel["series"], bool(data.get("log_x")))
         axes.set(xlabel=one_line(data["x"]), ylabel=one_line(data["y"]))
-        extra = one_line(panel.get("title", ""))
-        axes.set_title(f"{title}, {extra}" if extra else title)
+        axes.set_title(", ".join(filter(None, (title, one_line(panel.get("title", ""))))))
     return figure
 
 
 def bars(data: Data, title: str) -> Figure | None:
+    """Groups of vertical bars, in each group one bar per series with its value above."""
     series, groups = data["series"], [one_line(g) for g in data["groups"]]
     if not series or not groups:
         return None
@@ -114,7 +134,7 @@ def rows(data: Data, title: str) -> Figure | None:
 
 
 def histograms(data: Data, title: str) -> Figure | None:
-    """One above the other, each as high as its row, the best mean on top; a line marks the mean."""
+    """One histogram above the other, scaled to the same height, the best mean on top; a line marks the mean."""
     samples = [(one, _column(one["y"])) for one in data["series"]]
     samples = [(one, values[np.isfinite(values)]) for one, values in samples]
     samples = sorted(((one, v) for one, v in samples if v.size), key=lambda row: row[1].mean())
@@ -147,7 +167,7 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
         known = np.isfinite(x) & np.isfinite(y)
         if known.any():
             drawn.append((one, x[known], y[known], std[known]))
-    drawn.sort(key=lambda row: -row[2][-1])  # the legend reads like the right edge of the figure
+    drawn.sort(key=lambda row: -row[2][-1])  # the legend lists the lines in the order of their right ends
     for order, (one, x, y, std) in enumerate(drawn):
         look = style.look(one["method"])
         variant = int(one.get("variant", 0)) % len(VARIANTS)
@@ -163,7 +183,7 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
             linewidth=1.2 if printed else 1.4 if variant else look.width,
             markerfacecolor=axes.get_facecolor() if variant else None,
             label=_label(one),
-            # a thin variant lies on top of the thick line that it often repeats
+            # A variant is drawn thinner and above the method's own line, since the two often coincide.
             zorder=(20 if look.stands_out else 10 - order / 100) + variant / 10,
         )
         if np.any(std > 0):
@@ -178,13 +198,13 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     low, high = axes.get_ylim()
-    room = max(0.0, LEAST_RANGE - (high - low)) / 2  # a flat line must not look like a mountain
+    room = max(0.0, LEAST_RANGE - (high - low)) / 2  # so that tiny differences do not fill the whole height
     axes.set_ylim(max(0.0, low - room), high + room)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=2.6)
 
 
 def _fill(one: Data) -> dict[str, Any]:
-    """Variants of a method are hatched, what the paper prints is only outlined."""
+    """How a bar is filled: variants of a method are hatched, the paper's numbers are only outlined."""
     look = style.look(one["method"])
     if one.get("paper"):
         return {"facecolor": "none", "edgecolor": look.color, "linewidth": 1.4, "linestyle": ":"}
@@ -193,7 +213,7 @@ def _fill(one: Data) -> dict[str, Any]:
 
 
 def _label(one: Data) -> str:
-    return style.legend_label(style.short(one_line(one["label"]), 30))
+    return style.legend_label(style.short(one_line(one["label"]), 34))
 
 
 def _column(values: Sequence[Any]) -> np.ndarray:

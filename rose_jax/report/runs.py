@@ -1,5 +1,5 @@
-"""Reads a finished run's folder into plain values. Anything optional in results.json may be missing, null
-or NaN: a number that is not finite becomes None here, once, so that no table or figure has to ask again."""
+"""Reads a finished run's folder into plain values. Anything optional in results.json may be missing, null or NaN.
+A number that is not finite becomes None here, so that tables and figures need to check for None only."""
 
 import json
 import math
@@ -75,7 +75,10 @@ class Run:
 
     @property
     def paper_setting(self) -> tuple[str, str, int]:
-        """Where the paper's number for this run would stand; nowhere for other splits or other data."""
+        """(dataset, start, tasks) by which to find the paper's numbers for this run.
+
+        With other data or another split of the classes than the paper's, tasks is -1, for which the paper has none.
+        """
         comparable = self.setting.get("split", "equal") == "equal"
         comparable &= str(self.setting.get("data", "complete")).startswith("complete")
         return self.dataset, self.start, self.tasks if comparable else -1
@@ -98,7 +101,7 @@ def load(workdir: str | os.PathLike[str]) -> Run:
 
 
 def one_line(text: Any) -> str:
-    """`text` without control characters, so that no name can break a table or talk to the terminal."""
+    """`text` without control characters, so that no name can break a table or send commands to the terminal."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
 
 
@@ -152,7 +155,7 @@ def _score(name: str, raw: Any) -> Score:
 
 
 def _train(raw: Any) -> dict[str, dict[str, Any]]:
-    """Totals under "", then each objective where there are several (or only objectives)."""
+    """The totals under the key "", then each objective's own numbers, unless a single objective would repeat the totals."""
     if not isinstance(raw, dict):
         return {}
     totals = {key: value for key, value in raw.items() if not isinstance(value, dict | list)}

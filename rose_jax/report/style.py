@@ -13,7 +13,7 @@ from PIL import Image
 from rose_jax.methods import WHITENED
 from rose_jax.report.paper import canonical
 
-SEQUENTIAL = "cividis"  # perceptually uniform, the same to all kinds of colour vision
+SEQUENTIAL = "cividis"  # perceptually uniform, and looks the same to colour-blind readers
 DPI = (150, 120, 96)
 MOST_BYTES = 60_000
 
@@ -28,9 +28,9 @@ class Look:
 
 
 def look(method: str) -> Look:
-    """How `method` is drawn, whatever else is in the figure. An unknown name gets one from its letters.
+    """How `method` is drawn, the same in every figure. The look of an unknown name is computed from its letters.
 
-    What a row of the paper becomes on another trajectory (lwf+rose) or in another metric keeps that row's colour.
+    A row of the paper on another objective's encoders (lwf+rose) or in another metric (rose_whitened) keeps its colour.
     """
     name = canonical(method)
     if name in _LOOKS:
@@ -84,7 +84,8 @@ def png(figure: Figure) -> bytes:
         figure.set_dpi(dpi)
         canvas.draw()
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
-        # Spans all colours that occur, then settles on the frequent ones: a method's colour stays exact.
+        # The palette first covers the whole range of colours; then k-means moves it to the frequent ones, so that each
+        # method's colour stays exact.
         image = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
         buffer = io.BytesIO()
         image.save(buffer, "PNG", optimize=True)

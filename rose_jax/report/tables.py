@@ -1,14 +1,15 @@
-"""The tables of a report as one plain value, `Table`, and its forms: aligned text, Markdown, CSV."""
+"""Makes the tables of a report, each a plain value `Table`, and prints them as aligned text, Markdown or CSV."""
 
 import csv
 import io
+import itertools
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rose_jax.report import paper
-from rose_jax.report.compare import Group, Spread, differences, spread
-from rose_jax.report.runs import Run, Score, one_line
+from rose_jax.report.compare import Group, Spread, differences, identity, spread
+from rose_jax.report.runs import Run, one_line
 
 NOT_THE_PAPERS = "* a row of ours: not in the paper"
 
@@ -34,21 +35,23 @@ class Table:
 
 
 def methods(group: Group) -> Table:
-    """Every scored method, with the paper's number for the same cell where there is one."""
+    """Every scored method, beside it the paper's last accuracy where there is one.
+
+    For RoSE over several seeds that is the paper's mean ± deviation over three seeds.
+    """
     run = group.runs[0]
+    over_seeds = {"rose": paper.several_seeds(*run.paper_setting)} if len(group.runs) > 1 else {}
     rows = []
     for name in group.methods:
-        scores = group.scores(name)
-        cell = paper.lookup(*run.paper_setting, name)
-        numbers = [_number(spread([getattr(s, key) for s in scores]), digits) for _, key, digits in _COLUMNS]
-        printed = (f"{cell.value:.2f}", cell.table) if cell else ("", "")
-        rows.append((_name(scores[0]), *numbers, *printed))
+        cell = over_seeds.get(paper.canonical(name)) or paper.lookup(*run.paper_setting, name)
+        numbers = [_number(group.over_seeds(name, key), digits) for _, key, digits in _COLUMNS]
+        rows.append((_name(group, name), *numbers, *((_printed(cell), cell.table) if cell else ("", ""))))
     header = ("method", *(heading for heading, _, _ in _COLUMNS), "paper", "its table")
     return Table(*_without_empty(header, rows, keep=("method", "last", "average")), notes=_notes(group))
 
 
 def beside_paper(group: Group) -> Table | None:
-    """The paper's main table for this setting row by row, ours beside it; None if it has no such setting."""
+    """The paper's main table for this setting row by row, ours beside it; None if the paper has no such setting."""
     run = group.runs[0]
     printed = paper.main_table(*run.paper_setting)
     if not printed:
@@ -56,15 +59,13 @@ def beside_paper(group: Group) -> Table | None:
     ours = {paper.canonical(name): name for name in group.methods}
     rows = []
     for method, value in printed:
-        mine = spread([s.last for s in group.scores(ours[method])]) if method in ours else None
+        mine = group.over_seeds(ours[method], "last") if method in ours else None
         gap = f"{mine.mean - value:+.2f}" if mine and value is not None else ""
         rows.append((paper.label(method), "-" if value is None else f"{value:.2f}", _number(mine, 2), gap))
     notes = [f"Last accuracy in per cent. Paper: {paper.MAIN_TABLES[run.start]}."]
     seeds = paper.several_seeds(*run.paper_setting)
     if seeds:
-        notes.append(
-            f"Over three seeds the paper reports RoSE {seeds.value:.2f} ± {seeds.std:.2f} ({seeds.table})."
-        )
+        notes.append(f"Over three seeds the paper reports RoSE {_printed(seeds)} ({seeds.table}).")
     if run.reduced:
         notes.append(reduced_note(run))
     return Table(("method", "paper", "ours", "ours - paper"), tuple(rows), tuple(notes))
@@ -73,19 +74,16 @@ def beside_paper(group: Group) -> Table | None:
 def stages(group: Group) -> Table | None:
     """Accuracy over all seen classes after each task; None if no method has it."""
     count = max((len(s.per_stage) for m in group.methods for s in group.scores(m)), default=0)
-    if not count:
-        return None
     rows = []
     for name in group.methods:
-        scores = group.scores(name)
-        steps = [[s.per_stage[t] if t < len(s.per_stage) else None for s in scores] for t in range(count)]
-        rows.append((_name(scores[0]), *(_number(spread(step), 1) for step in steps)))
-    return Table(("after task", *(str(t + 1) for t in range(count))), tuple(rows))
+        steps = itertools.zip_longest(range(count), *(score.per_stage for score in group.scores(name)))
+        rows.append((_name(group, name), *(_number(spread(values), 1) for _, *values in steps)))
+    return Table(("after task", *(str(t + 1) for t in range(count))), tuple(rows)) if count else None
 
 
 def cost(group: Group) -> Table | None:
-    """Milliseconds per test image and their ratio to no evolution: ours, and tab:inference_time."""
-    times = {name: spread([s.ms_per_image for s in group.scores(name)]) for name in group.methods}
+    """Milliseconds per test image and their ratio to base, which does not evolve: ours, and tab:inference_time."""
+    times = {name: group.over_seeds(name, "ms_per_image") for name in group.methods}
     if not any(times.values()):
         return None
     base = next((t for name, t in times.items() if t and paper.canonical(name) == "base"), None)
@@ -101,6 +99,7 @@ def cost(group: Group) -> Table | None:
 
 
 def training(run: Run) -> Table | None:
+    """What results.json says of the training: time, images per second, compilations."""
     rows = []
     for objective, values in run.train.items():
         plain = {one_line(k).replace("_", " "): v for k, v in values.items() if not isinstance(v, dict | list)}
@@ -114,15 +113,17 @@ def training(run: Run) -> Table | None:
 def comparison(groups: Sequence[Group]) -> Table:
     """Last accuracy of every method in every group of runs."""
     names = list(dict.fromkeys(name for g in groups for name in g.methods))
-    rows = [
-        (name, *(_number(spread([s.last for s in g.scores(name)]), 2) or "-" for g in groups)) for name in names
-    ]
-    several = any(len(g.runs) > 1 for g in groups)
-    notes = ("Last accuracy in per cent." + (" Mean ± sample deviation over seeds." if several else ""),)
-    return Table(("method", *(_counted(g) for g in groups)), tuple(rows), notes)
+    rows = [(name, *(_number(g.over_seeds(name, "last"), 2) or "-" for g in groups)) for name in names]
+    notes = ["Last accuracy in per cent."]
+    if any(len(g.runs) > 1 for g in groups):
+        notes.append("Mean ± sample deviation over seeds.")
+    if any(identity(a.runs[0]) == identity(b.runs[0]) for a, b in itertools.combinations(groups, 2)):
+        notes.append("Several of the runs have the same config and seed: copies of one run have no deviation.")
+    return Table(("method", *(_counted(g) for g in groups)), tuple(rows), tuple(notes))
 
 
 def config_differences(runs: Sequence[Run]) -> Table | None:
+    """Every key of the config that is not the same in all runs, with its value in each; None if there is none."""
     rows = [(key, *values) for key, values in differences(runs)]
     header = ("config", *(one_line(run.workdir.resolve().name) for run in runs))
     return Table(header, tuple(rows)) if rows and len(runs) > 1 else None
@@ -142,7 +143,7 @@ def text(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table; names cannot break out of their cell."""
+    """A GitHub table. Characters of a name that mean something in Markdown are escaped."""
     lines = [table.header, ["---", *["---:"] * (len(table.header) - 1)], *table.rows]
     body = [
         "| " + " | ".join(c if i == 1 else escape_markdown(c) for c in line) + " |" for i, line in enumerate(lines)
@@ -158,14 +159,8 @@ def to_csv(runs: Sequence[Run]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*setting, "method", "origin", *keys, "paper_last", "paper_table"])
     for run in runs:
-        where = [
-            one_line(run.workdir.resolve().name),
-            run.dataset,
-            run.start,
-            run.tasks,
-            run.reduced or "full",
-            run.seed,
-        ]
+        folder = one_line(run.workdir.resolve().name)
+        where = [folder, run.dataset, run.start, run.tasks, run.reduced or "full", run.seed]
         for score in run.scores.values():
             cell = paper.lookup(*run.paper_setting, score.name)
             printed = [cell.value, cell.table] if cell else ["", ""]
@@ -179,24 +174,34 @@ def to_csv(runs: Sequence[Run]) -> str:
 
 
 def reduced_note(run: Run) -> str:
+    """A thin or smoke run trains too little for its accuracies to stand beside the paper's."""
     return f"{one_line(run.reduced).capitalize()} run: compare gaps with the paper, not levels."
 
 
 def _notes(group: Group) -> tuple[str, ...]:
     run = group.runs[0]
     notes = []
-    if any(score.origin == "ours" for r in group.runs for score in r.scores.values()):
+    if any(map(group.is_ours, group.methods)):
         notes.append(NOT_THE_PAPERS)
     if len(group.runs) > 1:
         seeds = ", ".join(one_line(r.seed) for r in group.runs)
         notes.append(f"Mean ± sample deviation over {len(group.runs)} runs (seeds {seeds}).")
+        counts = {name: len(group.scores(name)) for name in group.methods}
+        partly = [f"{name} in {count}" for name, count in counts.items() if count < len(group.runs)]
+        if partly:
+            notes.append(f"Not in every run: {', '.join(partly)}.")
+        both = [r.scores for r in group.runs if {"rose", "projector"} <= {*r.scores}]
+        pairs = [(scores["rose"].last, scores["projector"].last) for scores in both]
+        gap = spread(rose - projector for rose, projector in pairs if rose is not None and projector is not None)
+        if gap:
+            notes.append(f"RoSE minus projector within a run: {gap.text(sign='+')}.")
     if run.reduced:
         notes.append(reduced_note(run))
     return tuple(notes)
 
 
-def _name(score: Score) -> str:
-    return f"{score.name} *" if score.origin == "ours" else score.name
+def _name(group: Group, method: str) -> str:
+    return f"{method} *" if group.is_ours(method) else method
 
 
 def _counted(group: Group) -> str:
@@ -204,20 +209,26 @@ def _counted(group: Group) -> str:
 
 
 def _number(value: Spread | None, digits: int) -> str:
-    if value is None:
-        return ""
-    return f"{value.mean:.{digits}f}" + ("" if value.std is None else f" ± {value.std:.{digits}f}")
+    return value.text(digits) if value else ""
+
+
+def _printed(cell: paper.Cell) -> str:
+    return "-" if cell.value is None else Spread(cell.value, cell.std).text()
 
 
 def _without_empty(
     header: Sequence[str], rows: Sequence[Sequence[str]], keep: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Columns that nobody filled say nothing: digits have no paper number, one stage has no old classes."""
+    """The table without the columns that are empty in every row, unless they are in `keep`.
+
+    The paper has no number for the digits, for example, and after a single task no class is old.
+    """
     kept = [c for c, name in enumerate(header) if name in keep or any(row[c] for row in rows)]
     return tuple(header[c] for c in kept), tuple(tuple(row[c] or "-" for c in kept) for row in rows)
 
 
 def _width(cell: str) -> int:
+    """Columns of a terminal: a wide character, such as a Chinese one, takes two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in cell)
 
 

@@ -5,16 +5,13 @@ from typing import NamedTuple
 
 from rose_jax.study import (
     budget,
-    curves,
     distinct,
     drift,
     eliminate,
     inference_time,
     metric,
-    old_new,
     oracle,
     samples,
-    seeds,
     sweep,
     unbalanced,
 )
@@ -23,15 +20,13 @@ from rose_jax.study.subject import Finding, Subject, Unsupported
 
 class Study(NamedTuple):
     title: str
-    paper: str  # label of the table or figure that it stands beside; "" if the paper has none
+    paper: str  # label of the paper's table or figure of the same question; "" if the paper has none
     run: Callable[[Subject], Finding]
-    long: bool = False  # longer than all others together: by name, or in a thorough `all`
+    long: bool = False  # takes longer than all others together: `all` leaves it out unless --thorough is given
 
 
 STUDIES: dict[str, Study] = {
-    "curves": Study("accuracy after each task", "fig:acc_stage", curves.run),
     "samples": Study("test images per class", "fig:testnum", samples.run),
-    "old_new": Study("old and new classes", "fig:oldnew", old_new.run),
     "unbalanced": Study("balanced and unbalanced streams", "tab:unbalanced", unbalanced.run),
     "drift": Study("estimated and true drift", "fig:driftcifar", drift.run),
     "capacity": Study("queue capacity", "tab:queue_capacity", sweep.capacity),
@@ -39,7 +34,6 @@ STUDIES: dict[str, Study] = {
     "oracle": Study("offline gradient descent", "tab:oracle", oracle.run),
     "eliminate": Study("leakage eliminated", "tab:eliminate", eliminate.run),
     "distinct": Study("same or distinct test data", "tab:eliminate2", distinct.run),
-    "seeds": Study("several seeds", "tab:statistic", seeds.run),
     "alpha": Study("noise of the pseudo-features", "supplement, implementation details", sweep.alpha),
     "granularity": Study("images per update", "", sweep.granularity),
     "budget": Study("evolving on every k-th image", "", budget.run),

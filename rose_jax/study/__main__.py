@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def study_run(workdir: Path, names: Sequence[str], flags: argparse.Namespace, progress: Progress) -> int:
     """The named studies on one run, then its report. Returns how many could be done."""
-    subject = Subject(workdir, flags.data_dir, flags.draws, flags.thorough, others=flags.workdir)
+    subject = Subject(workdir, flags.data_dir, flags.draws, flags.thorough)
     done = 0
     try:
         for name in names:

@@ -1,10 +1,15 @@
-"""Test images dealt out over the stages, against the same images at each: n/T of each class and stage in both."""
+"""Does it matter that a test image is streamed again at every stage?
+
+Two arms of RoSE: "distinct" deals the test images out, so that each is streamed at one stage only; "same" streams the
+last stage's share at every stage. Both stream equally many images of each class at each stage.
+"""
 
 import numpy as np
 
 from rose_jax.report.tables import Table
 from rose_jax.study import tell
 from rose_jax.study.bench import Bench
+from rose_jax.study.samples import by_class
 from rose_jax.study.subject import Finding, Subject, Unsupported
 
 DRAWS = 5
@@ -50,11 +55,12 @@ def run(subject: Subject) -> Finding:
 
 
 def deal(bench: Bench, draw: int) -> np.ndarray:
-    """[N] the stage that each test image is dealt to, as many of a class to every stage; -1 for the remainder."""
-    order = bench.generator(draw, 1_000_003).permutation(np.sort(bench.own_streams[-1]))
+    """[N] the stage that each test image is dealt to; -1 for images left over.
+
+    Every stage gets the same number of images of a class.
+    """
     hands = np.full(len(bench.labels), -1)
-    for label in range(bench.scenario.num_classes):
-        images = order[bench.labels[order] == label]
+    for images in by_class(bench, draw, 1_000_003):
         each = len(images) // bench.stages
         hands[images[: each * bench.stages]] = np.repeat(np.arange(bench.stages), each)
     return hands

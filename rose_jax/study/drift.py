@@ -1,7 +1,7 @@
-"""How well each way of moving prototypes finds the true drift of the last stage.
+"""How well each method estimates the drift of the old classes in the last stage.
 
-Cosine between the row's own move of each old prototype and the move of the class's true mean, which the old classes'
-training images give under both encoders and which is used for nothing else.
+For each old class it takes the cosine between the method's move of the prototype and the move of the true class mean.
+The true means come from the old classes' training images under both encoders, which no method may use.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ from rose_jax.study import tell
 from rose_jax.study.bench import Bench
 from rose_jax.study.subject import Finding, Subject, Unsupported
 
-# What moves prototypes on any trajectory; a pass of these costs features only.
+# These need only features of the test images, so that every trajectory gets a whole pass of each.
 CHEAP = ("projector", "gd", "gd_queue", "gd_oracle", "rose")
-# These read D_t anew. Where the run has not scored them they are asked about the last stage alone. Those after the
-# first take many forward passes, so of several trajectories only the first is asked, unless the study is thorough.
+# These read the last task's training images again. Where results.json has no numbers of them, they are run on the last
+# stage alone. All but the first take many forward passes: unless the study is thorough, only the first trajectory gets them.
 DEAR = ("sdc", "adc", "ldc")
 
 
@@ -29,11 +29,11 @@ def run(subject: Subject) -> Finding:
     benches = [subject.bench(objective) for objective in subject.objectives()]
     if not cosines and not benches:
         raise Unsupported("neither results.json nor checkpoints/ say anything about drift")
-    asked = [(bench, DEAR if subject.thorough or bench is benches[0] else DEAR[:1]) for bench in benches]
+    plan = [(bench, DEAR if subject.thorough or bench is benches[0] else DEAR[:1]) for bench in benches]
     if benches:
-        subject.expect(sum(len(CHEAP) + len(dear) for _, dear in asked))
+        subject.expect(sum(len(CHEAP) + len(dear) for _, dear in plan))
     alone = []
-    for bench, dear in asked:
+    for bench, dear in plan:
         truth = results_lib.true_means(bench.trajectory, subject.opened().work)
         for method in (*CHEAP, *dear):
             name = _name(bench.objective, method)
@@ -56,7 +56,7 @@ def run(subject: Subject) -> Finding:
     if missing:
         notes.append(f"Not scored in this run: {', '.join(missing)}.")
     if alone:
-        notes.append(f"{', '.join(alone)}: asked about the last stage alone, from the projector's prototypes.")
+        notes.append(f"{', '.join(alone)}: run on the last stage alone, from the projector's prototypes.")
     bars = [{"method": name.split("+")[-1], "label": name, "y": c} for name, c in cosines.items()]
     figure = {"kind": "histograms", "x": "cosine of estimated and true drift (line: mean)", "series": bars}
     says = (
@@ -69,9 +69,9 @@ def run(subject: Subject) -> Finding:
 
 
 def last_stage_alone(bench: Bench, method: str, subject: Subject) -> Outcome:
-    """A compensation in the last stage, from where the trained projector has carried the prototypes."""
+    """The outcome of a compensation in the last stage; before that the trained projector has moved the prototypes."""
     row = Row(bench.objective, METHODS[method].compensation, "none", "ncm")
-    folder = subject.workdir / "scores"  # these read many images, so what they found stays
+    folder = subject.workdir / "scores"  # kept for a later call, since it takes many forward passes
     scorer = bench.new_scorer(f"last_{bench.objective}_{method}", row, bench.config, folder)
     last = bench.stages - 1
     scorer.restart(after=bench.follow("projector").outcomes[last - 1])
@@ -79,7 +79,7 @@ def last_stage_alone(bench: Bench, method: str, subject: Subject) -> Outcome:
 
 
 def _name(objective: str, method: str) -> str:
-    """As methods.py calls the row, where it has one."""
+    """The row's name in methods.py, or objective+method if it has none there."""
     return method if METHODS[method].objective == objective else f"{objective}+{method}"
 
 

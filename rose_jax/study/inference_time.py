@@ -1,4 +1,4 @@
-"""Milliseconds per test image without evolution, with gd and with rose, per granularity; ratios within a round."""
+"""Milliseconds per test image: without evolution, with gd and with rose, for several numbers of images per update."""
 
 from rose_jax.report import paper
 from rose_jax.report.tables import Table

@@ -31,7 +31,7 @@ ALTERNATIVES: dict[str, dict[str, Any]] = {  # what of config.metric is changed 
     "ridge 0.3": {"ridge": 0.3},
     "Ledoit-Wolf shrinkage": {"shrinkage": "ledoit_wolf"},
 }
-DRAWN = ("newest task only", "no error of the map")  # these also stand in the figure
+DRAWN = ("newest task only", "no error of the map")  # alternatives that the figure shows
 
 
 def run(subject: Subject) -> Finding:
@@ -75,7 +75,7 @@ def run(subject: Subject) -> Finding:
 
 
 def _stages(bench: Bench, name: str, options: dict[str, Any], draws: int) -> list[list[float]]:
-    """Accuracy [draw][stage]."""
+    """Accuracy [draw][stage] of a row with some options of config.metric changed."""
     config = copy.deepcopy(bench.config)
     for key, value in options.items():
         setattr(config.metric, key, value)
@@ -84,7 +84,7 @@ def _stages(bench: Bench, name: str, options: dict[str, Any], draws: int) -> lis
 
 
 def _gains(found: list[list[float]], rose: list[list[float]]) -> list[float]:
-    """By stage, averaged over draws."""
+    """Accuracy minus rose's after each stage, averaged over draws."""
     return [
         tell.average(a) - tell.average(b)
         for a, b in zip(zip(*found, strict=True), zip(*rose, strict=True), strict=True)
@@ -92,6 +92,7 @@ def _gains(found: list[list[float]], rose: list[list[float]]) -> list[float]:
 
 
 def _cells(found: list[list[float]], rose: list[list[float]]) -> tuple[str, ...]:
+    """Cells of a row: last, average, and the stage (from the second on) at which it gains least on rose."""
     gains = _gains(found, rose)
     worst = min(range(1, len(gains)), key=gains.__getitem__)
     last, average = [stages[-1] for stages in found], [tell.average(stages) for stages in found]

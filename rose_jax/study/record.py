@@ -8,16 +8,15 @@ from typing import Any
 import jax
 
 from rose_jax.report import figures, studies
-from rose_jax.report.compare import group
+from rose_jax.report.compare import short_title
 from rose_jax.runtime.files import write_atomic, write_json, write_text
 from rose_jax.study.subject import Finding, Subject
 
 
 def write(name: str, title: str, paper: str, subject: Subject, finding: Finding, seconds: float) -> Path:
-    """Each file whole or not at all; the report is not touched."""
+    """Each file is replaced as a whole, so that a stop never leaves half of one. The report is not written here."""
     folder = subject.workdir / "studies"
     path = folder / f"{name}.json"
-    table = dataclasses.asdict(finding.table)
     write_json(
         path,
         {
@@ -30,7 +29,7 @@ def write(name: str, title: str, paper: str, subject: Subject, finding: Finding,
             "seed": subject.run.seed,
             "options": finding.options,
             "numbers": finding.numbers,
-            "table": table,
+            "table": dataclasses.asdict(finding.table),
             "figure": finding.figure,
             "seconds": round(seconds, 2),
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
@@ -39,15 +38,14 @@ def write(name: str, title: str, paper: str, subject: Subject, finding: Finding,
     )
     write_text(folder / f"{name}.csv", studies.to_csv(finding.table))
     written = studies.read(path)
-    if written is not None and written.figure is not None:
-        picture = figures.light(lambda: written.draw(group([subject.run])[0].title))
-        if picture is not None:
-            write_atomic(subject.workdir / "figures" / f"{written.name}.png", lambda file: file.write(picture))
+    picture = figures.png(lambda: written.draw(short_title(subject.run)), "light") if written else None
+    if picture is not None:
+        write_atomic(subject.workdir / "figures" / f"{name}.png", lambda file: file.write(picture))
     return path
 
 
 def inputs(subject: Subject) -> dict[str, Any]:
-    """What the numbers were made from: the setting, and a digest of every encoder that was asked."""
+    """What the numbers were made from: the setting, and a digest of every encoder that the study used."""
     keys = ("dataset", "start", "tasks", "split", "data", "label", "config_name")
     setting = {key: subject.run.setting.get(key) for key in keys}
     encoders = {

@@ -1,4 +1,4 @@
-"""Accuracy against the number of test images per class, all stages limited alike."""
+"""Accuracy against the number of test images per class; every stage streams that many of each class."""
 
 import numpy as np
 
@@ -21,14 +21,14 @@ def run(subject: Subject) -> Finding:
     for grain in grains:
         for start in STARTS:
             arms[f"gd {start}, {grain}"] = ("gd", {"gd_init": start, "granularity": grain})
-        for start in STARTS if subject.thorough else STARTS[:1]:  # steps over a whole queue are dear
+        for start in STARTS if subject.thorough else STARTS[:1]:  # a step over the whole queue takes long
             arms[f"gd_queue {start}, {grain}"] = ("gd_queue", {"gd_init": start, "granularity": grain})
     subject.expect(len(arms) * len(sizes) * draws)
     found: dict[str, list[list[float]]] = {name: [] for name in arms}
     for name, (method, options) in arms.items():
         for size in sizes:
             passes = [
-                # all of them: only the order and the pseudo-features are drawn, and the first draw is the run's own
+                # With all images a draw changes only their order and the pseudo-features; draw 0 is the run itself.
                 bench.follow(method, keep=first(bench, size, d) if size < most else None, draw=d, **options)
                 for d in range(draws)
             ]
@@ -49,12 +49,18 @@ def run(subject: Subject) -> Finding:
 
 
 def first(bench: Bench, size: int, draw: int) -> np.ndarray:
-    """bool [N]: `size` images of each class, the first of the draw's order, so that smaller sets lie in larger."""
-    order = bench.generator(draw, 1_000_001).permutation(np.sort(bench.own_streams[-1]))
+    """bool [N]: the first `size` images of each class in the draw's order, so that smaller sets are part of larger."""
     keep = np.zeros(len(bench.labels), bool)
-    for label in range(bench.scenario.num_classes):
-        keep[order[bench.labels[order] == label][:size]] = True
+    for images in by_class(bench, draw, 1_000_001):
+        keep[images[:size]] = True
     return keep
+
+
+def by_class(bench: Bench, draw: int, purpose: int) -> list[np.ndarray]:
+    """The test images of each class in a random order. Each study has its own `purpose`, a number above all stages,
+    so that its draws differ from other studies' and from the orders of the streams."""
+    order = bench.generator(draw, purpose).permutation(np.sort(bench.own_streams[-1]))
+    return [order[bench.labels[order] == label] for label in range(bench.scenario.num_classes)]
 
 
 def _lines(found, sizes, grain: int) -> list[dict]:
@@ -64,7 +70,7 @@ def _lines(found, sizes, grain: int) -> list[dict]:
             method, start = name.split(",")[0].split()
             label = f"{method}, {start} start"
             other_queue = method == "gd_queue" and start != STARTS[0]
-            variant = STARTS.index(start) + 2 * other_queue  # no two lines look alike
+            variant = STARTS.index(start) + 2 * other_queue  # every line of a panel gets its own look
             lines.append(tell.series(method, label, found[name], sizes, variant=variant))
     return lines
 

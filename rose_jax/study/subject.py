@@ -1,7 +1,7 @@
 """What a study gets, a finished run to ask questions of, and what it gives back."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class Unsupported(Exception):
 class Finding(NamedTuple):
     says: str  # what came out, in a sentence that the numbers bear out
     table: Table
-    figure: dict[str, Any] | None  # plain data, see report/plots.py; None: the report draws it anyway
+    figure: dict[str, Any]  # plain data, see report/plots.py
     numbers: dict[str, Any]
     options: dict[str, Any]  # what the study varied and how often it drew
 
@@ -37,7 +37,6 @@ class Subject:
     thorough: bool = False  # also what takes many forward passes
     layout: Layout | None = None
     on_step: Callable[[int, int, float], None] = lambda done, total, seconds: None
-    others: Sequence[Path] = ()  # all workdirs of the command, this one included
     used: dict[str, Bench] = field(default_factory=dict)  # benches that the current study asked for
 
     def __post_init__(self) -> None:
@@ -86,11 +85,6 @@ class Subject:
         cell = paper.study_cell(table, *self.run.paper_setting, method=method, condition=condition)
         return cell.value if cell else None
 
-    def paper_spread(self, method: str) -> str:
-        """Mean ± deviation over three seeds, which the paper prints for RoSE alone; "-" otherwise."""
-        cell = paper.several_seeds(*self.run.paper_setting) if paper.canonical(method) == "rose" else None
-        return f"{cell.value:.2f} ± {cell.std:.2f}" if cell else "-"
-
     def _tick(self, seconds: float) -> None:
         self._done += 1
         self.on_step(self._done, max(self._total, self._done), seconds)
@@ -99,7 +93,7 @@ class Subject:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """What keeps a run from being opened keeps studies from being made, but not those that need only its results."""
+    """Turns the error of a run that cannot be opened into the reason why this study is not possible."""
     try:
         yield
     except UserError as error:

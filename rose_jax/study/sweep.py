@@ -14,6 +14,7 @@ DRAWS = 3
 
 
 def capacity(subject: Subject) -> Finding:
+    """The capacity of the queue: the paper's values, and values around the feature dimension."""
     bench = subject.bench()
     dim, usual = bench.dim, bench.config.evolution.capacity
     values = sorted({*CAPACITIES, usual, dim // 2, dim, 2 * dim})
@@ -21,7 +22,7 @@ def capacity(subject: Subject) -> Finding:
     notes = tuple(
         note for value in values if (note := bench.scorer("rose", capacity=value).moving.note(dim)) is not None
     )
-    finding = _sweep(subject, "capacity", "queue capacity", values, ("rose",), usual, printed, notes, log_x=True)
+    finding = _sweep(subject, "capacity", "queue capacity", values, ("rose",), usual, printed, notes)
     last = finding.numbers["rose"]["last"]
     best = max(range(len(values)), key=lambda i: tell.average(last[i]))
     shape = "inside the range, as an inverted U has it" if 0 < best < len(values) - 1 else "at an end of the range"
@@ -33,20 +34,18 @@ def capacity(subject: Subject) -> Finding:
 
 
 def alpha(subject: Subject) -> Finding:
-    """The paper searched the noise; its main text says 0.02, its supplement 0.2."""
+    """The noise of the pseudo-features. The paper's main text says 0.02, its supplement 0.2."""
     usual = subject.bench().config.evolution.alpha
     values = sorted({*ALPHAS, usual})
-    return _sweep(
-        subject, "alpha", "alpha, noise of the pseudo-features", values, ("rose",), usual, log_x=True, draws=2
-    )
+    return _sweep(subject, "alpha", "alpha, noise of the pseudo-features", values, ("rose",), usual, draws=2)
 
 
 def granularity(subject: Subject) -> Finding:
-    """What it costs to solve once per batch instead of once per image."""
+    """What it costs in accuracy to update once per several images instead of once per image."""
     bench = subject.bench()
     values = [g for g in GRANULARITIES if bench.config.test.batch_size % g == 0]
     usual = bench.config.evolution.granularity
-    return _sweep(subject, "granularity", "images per update", values, ("rose", "gd"), usual, log_x=True, draws=2)
+    return _sweep(subject, "granularity", "images per update", values, ("rose", "gd"), usual, draws=2)
 
 
 def _sweep(
@@ -58,7 +57,6 @@ def _sweep(
     usual: float,
     printed: Sequence[float | None] = (),
     notes: Sequence[str] = (),
-    log_x: bool = False,
     draws: int = DRAWS,
 ) -> Finding:
     bench, draws = subject.bench(), subject.draws or draws
@@ -81,7 +79,7 @@ def _sweep(
         tuple(head for head, _ in columns), tuple(zip(*(c for _, c in columns), strict=True)), (drawn, *notes)
     )
     lines = [tell.series(method, method, numbers[method]["last"], values) for method in methods]
-    figure = {"kind": "lines", "x": axis, "y": "last accuracy, %", "log_x": log_x, "panels": [{"series": lines}]}
+    figure = {"kind": "lines", "x": axis, "y": "last accuracy, %", "log_x": True, "panels": [{"series": lines}]}
     means = [tell.average(v) for v in numbers[methods[0]]["last"]]
     low, high = min(range(len(means)), key=means.__getitem__), max(range(len(means)), key=means.__getitem__)
     says = (

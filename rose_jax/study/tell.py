@@ -1,65 +1,32 @@
-"""From repeated draws to the cells, lines and sentences of a study."""
+"""Turns the numbers of repeated draws into the cells, lines and sentences of a study."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from rose_jax.report.compare import spread
+from rose_jax.report.compare import points, spread
+from rose_jax.report.plots import by_stage, series, stage_lines
+
+__all__ = ["average", "by_stage", "cell", "points", "row", "series", "signed", "stage_lines"]
 
 
-def cell(values: Sequence[float] | float | None, digits: int = 2) -> str:
-    """ "12.34", "12.34 ± 0.56" over several draws, "-" for nothing."""
-    known = _known(values)
-    found = spread(known)
-    if found is None:
-        return "-"
-    return f"{found.mean:.{digits}f}" + ("" if found.std is None else f" ± {found.std:.{digits}f}")
+def cell(values: Sequence[float] | float | None, sign: str = "") -> str:
+    """ "12.34", "12.34 ± 0.56" over several draws, "-" if there is no number."""
+    found = spread([values] if values is None or isinstance(values, int | float) else values)
+    return found.text(sign=sign) if found else "-"
 
 
-def signed(values: Sequence[float] | float | None, digits: int = 2) -> str:
-    text = cell(values, digits)
-    return text if text.startswith("-") else f"+{text}"
+def signed(values: Sequence[float] | float | None) -> str:
+    """Like `cell`, for differences: with a plus before a positive mean."""
+    return cell(values, sign="+")
 
 
-def average(values: Sequence[float] | float | None) -> float:
-    known = _known(values)
+def row(label: str, stages: Sequence[float], printed: float | None) -> tuple[str, ...]:
+    """Cells of a row: label, last accuracy, average over the stages, the paper's last accuracy."""
+    return label, cell(stages[-1]), cell(average(stages)), cell(printed)
+
+
+def average(values: Sequence[float]) -> float:
+    """The mean of the values that are finite numbers; NaN if there is none."""
+    known = [value for value in values if np.isfinite(value)]
     return float(np.mean(known)) if known else float("nan")
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    found = spread(_known(values))
-    return found.std if found else None
-
-
-def series(method: str, label: str, values: Sequence[Sequence[float]], x: Sequence[Any] = (), **more: Any) -> dict:
-    """A line or bar with a spread: values[i] are the draws at x[i]."""
-    means, stds = [average(v) for v in values], [deviation(v) for v in values]
-    line = {"method": method, "label": label, "y": means} | ({"x": list(x)} if len(x) else {})
-    return line | ({"std": stds} if any(s is not None for s in stds) else {}) | more
-
-
-def by_stage(method: str, label: str, runs: Sequence[Sequence[float]], **more: Any) -> dict:
-    """Accuracy after each stage over several draws: runs[draw][stage]."""
-    columns = list(zip(*runs, strict=True))
-    return series(method, f"{label}  {average(columns[-1]):.1f}", columns, range(1, len(columns) + 1), **more)
-
-
-def stage_lines(*lines: dict) -> dict[str, Any]:
-    return {
-        "kind": "lines",
-        "x": "tasks learned",
-        "y": "accuracy, %",
-        "panels": [{"series": list(lines)}],
-    }
-
-
-def points(gap: float) -> str:
-    return f"{abs(gap):.2f} points {'above' if gap >= 0 else 'below'}"
-
-
-def _known(values: Sequence[float] | float | None) -> list[float]:
-    if values is None:
-        return []
-    numbers = np.atleast_1d(np.asarray(values, float))
-    return [float(v) for v in numbers if np.isfinite(v)]

@@ -1,4 +1,5 @@
-"""Half of the classes form the stream at every stage; the others are scored afterwards and never enter the queue."""
+"""Streams only half of the classes at every stage. The other half is scored afterwards, with the prototypes as they are
+at the end of the stream, and never enters the queue."""
 
 import numpy as np
 
@@ -53,13 +54,13 @@ def run(subject: Subject) -> Finding:
 
 
 def select(bench: Bench, draw: int) -> np.ndarray:
-    """bool [C]: half of the classes."""
+    """bool [C]: a random half of the classes."""
     order = bench.generator(draw, 1_000_002).permutation(bench.scenario.num_classes)
     return np.isin(np.arange(len(order)), order[: len(order) // 2])
 
 
 def accuracies(bench: Bench, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[C] accuracy of the chosen classes in their stream, and of the others under the prototypes at its end."""
+    """[C] accuracy of the chosen classes in their stream, and of the others with the prototypes at its end."""
     streamed = chosen[bench.labels]
     done = bench.follow("rose", keep=streamed)
     still = bench.scorer(METHODS["base"])
@@ -73,4 +74,5 @@ def accuracies(bench: Bench, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def gaps(both: dict[str, list[float]]) -> list[float]:
+    """Unbalanced minus balanced, for each selection of classes."""
     return [after - before for before, after in zip(both["balanced"], both["unbalanced"], strict=True)]

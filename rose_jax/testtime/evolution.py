@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rose_jax import evolution
+from rose_jax.config import EvolutionOptions
 from rose_jax.statistics.covariance import PairMoments, add_pairs, no_pairs
 from rose_jax.types import (
     Adaptation,
@@ -27,19 +28,25 @@ from rose_jax.types import (
 
 def make_rose(parts: Parts) -> Adaptation:
     options = parts.config.evolution
-    ridge = None if options.ridge < 0 else options.ridge
-    evolver = evolution.rose(
+
+    def note(dim: int) -> str | None:
+        return evolution.ridge_for(options.capacity, dim, _ridge(options))[1]
+
+    return _adaptation(make_evolver(options), options.granularity)._replace(note=note)
+
+
+def make_evolver(options: EvolutionOptions) -> evolution.Evolver:
+    return evolution.rose(
         capacity=options.capacity,
         alpha=options.alpha,
         granularity=options.granularity,
         solver=options.solver,
-        ridge=ridge,
+        ridge=_ridge(options),
     )
 
-    def note(dim: int) -> str | None:
-        return evolution.ridge_for(options.capacity, dim, ridge)[1]
 
-    return _adaptation(evolver, options.granularity)._replace(note=note)
+def _ridge(options: EvolutionOptions) -> float | None:
+    return None if options.ridge < 0 else options.ridge
 
 
 def make_gd(parts: Parts) -> Adaptation:

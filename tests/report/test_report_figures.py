@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.container import BarContainer
 from PIL import Image
 
 from rose_jax.report import compare, figures, heatmaps, paper, style
@@ -36,9 +37,10 @@ def grouped(*workdirs):
 def test_every_figure_is_a_small_png(make_run):
     many = tuple(dict.fromkeys(cell.method for cell in paper.cells()))  # every method of the paper at once
     (group,) = grouped(make_run(methods=(*many, "one of ours"), tasks=10))
+    makers = (figures.old_new, figures.drift_cosines, figures.cost, heatmaps.matrix, heatmaps.confusion)
     with matplotlib.rc_context(style.theme("light")):
-        drawn = [figures.curves([group]), figures.drift(group), figures.cost(group), heatmaps.matrix(group)]
-        pictures = [style.png(figure) for figure in [*drawn, heatmaps.confusion(group)]]
+        drawn = [figures.curves([group]), *(make(group) for make in makers)]
+        pictures = [style.png(figure) for figure in drawn]
     for data in pictures:
         image = Image.open(io.BytesIO(data))
         assert image.format == "PNG"
@@ -104,6 +106,25 @@ def test_curves_show_the_mean_over_seeds(make_run):
         )
     last = [line[-1] for line in lines.values()]
     assert last == sorted(last, reverse=True)  # legend in the order of the right edge
+
+
+def test_old_and_new_classes_have_a_bar_each(make_run):
+    runs = [make_run(f"s{seed}", seed=seed, methods=(*CORE, "ldc", "adc", "sdc")) for seed in (0, 1)]
+    (group,) = grouped(*runs)
+    with matplotlib.rc_context(style.theme("light")):
+        axes = figures.old_new(group).axes[0]
+    drawn = [bars for bars in axes.containers if isinstance(bars, BarContainer)]
+    heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in drawn}
+    assert list(heights) == ["base", "projector", "rose", "ldc", "adc", "sdc"]  # gd is the worst of the others
+    assert heights["rose"] == [43.0, 80.0]
+
+
+def test_without_old_classes_there_is_no_figure_of_them(make_run):
+    def change(results):
+        for score in results["scores"].values():
+            score["old"] = None
+
+    assert figures.old_new(grouped(make_run(change=change))[0]) is None
 
 
 def test_confusion_is_in_per_cent_of_the_row():

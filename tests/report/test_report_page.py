@@ -53,6 +53,7 @@ def test_contents(make_run, no_drawing):
         "The paper's table, ours beside it",
         "Methods",
         "Accuracy after each task",
+        "Old and new classes",
         "Confusion by task",
         "Accuracy matrix",
         "Drift",
@@ -73,6 +74,7 @@ def test_contents(make_run, no_drawing):
     assert re.search(r"seed\s+7", text)
     assert [path.name for path in written.figures] == [
         "curves.png",
+        "old_new.png",
         "confusion.png",
         "matrix.png",
         "drift_cosines.png",
@@ -86,7 +88,7 @@ def test_contents(make_run, no_drawing):
 def test_nothing_comes_from_elsewhere(make_run, no_drawing):
     text = report.write(make_run()).html.read_text()
     page = Outline(text)
-    assert page.tags.count("img") == page.tags.count("source") == 5
+    assert page.tags.count("img") == page.tags.count("source") == 6
     assert all(link.startswith("data:") for link in page.links)
     for link in page.links:
         if "base64," in link:
@@ -110,7 +112,7 @@ def test_hostile_names_stay_text(make_run):
     page = Outline(text)
     assert page.open == []
     assert "script" not in page.tags
-    assert page.tags.count("img") == 5
+    assert page.tags.count("img") == 6
     assert HOSTILE in page.words  # shown as it is
     markdown = (run / "report.md").read_text()
     prose = [line for line in markdown.splitlines() if not line.startswith("    ")]
@@ -173,6 +175,7 @@ def test_missing_parts_are_left_out(make_run, change, no_drawing):
 def test_one_method_one_stage(make_run):
     written = report.write(make_run(methods=("rose",), tasks=1))
     assert "one task" in written.html.read_text()
+    assert "old_new.png" not in [path.name for path in written.figures]  # bars of one method compare nothing
     assert len(written.figures) == 5
 
 
@@ -213,4 +216,22 @@ def test_seeds_only_are_one_report(make_run, tmp_path, no_drawing):
     page = Outline(written.html.read_text())
     assert page.headings[0] == "CIFAR-100 cold 10, 3 seeds"
     assert "Mean ± sample deviation over 3 runs (seeds 0, 1, 2)." in page.words
-    assert len(written.figures) == 5
+    assert len(written.figures) == 6
+    for text in (written.text, (tmp_path / "out" / "report.md").read_text(), " ".join(page.words)):
+        assert "53.64 ± 0.71" in text  # the paper's, from tab:statistic
+        assert "tab:statistic" in text
+        assert "RoSE minus projector within a run: +" in text
+
+
+def test_copies_of_a_run_have_no_deviation(make_run, tmp_path, capsys, no_drawing):
+    a, b = make_run("a"), make_run("b")
+    out = ["--out", str(tmp_path / "out")]
+    assert main([str(a), str(b / ".." / "a"), *out]) == 0  # one run by two names
+    text = capsys.readouterr().out
+    assert "±" not in text
+    assert "copies of one run" not in text
+    assert main([str(a), str(b), str(make_run("c", seed=1)), *out]) == 0
+    text = capsys.readouterr().out
+    assert "copies of one run have no deviation" in text
+    assert "over 2 runs (seeds 0, 1)" in text
+    assert "CIFAR-100 cold 3 (b)" in text

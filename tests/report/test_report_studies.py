@@ -8,7 +8,7 @@ import pytest
 from test_report_page import HOSTILE, Outline
 
 from rose_jax import report
-from rose_jax.report import compare, plots, runs, studies, style
+from rose_jax.report import compare, html, plots, runs, studies, style
 
 LINE = {"method": "rose", "label": "rose", "x": [1, 10, 100], "y": [20.0, 25.0, None], "std": [0.5, None, 0.1]}
 FIGURES = {
@@ -52,7 +52,7 @@ def test_a_study_has_its_section(make_run):
     text = " ".join(page.words)
     for part in ("The best capacity is 1000.", "21.00", "Mean.", "Beside the paper's tab:queue_capacity."):
         assert part in text
-    assert page.tags.count("img") == 6
+    assert page.tags.count("img") == 7
     assert "![Queue capacity. Beside the paper's tab:queue\\_capacity.](figures/capacity.png)" in markdown
     assert "| 1000 | 21.00 |" in markdown
     assert (run / "figures" / "capacity.png") in written.figures
@@ -90,10 +90,11 @@ def damaged(*path, value=None):
         damaged("schema", value=99),
         damaged("table"),
         damaged("table", "rows", value=[["1"]]),
-        damaged("seconds", value="long"),
+        damaged("figure", value="none"),
         damaged("study", value="../../elsewhere"),
         damaged("study", value="x](http://example.org) <b>"),
         damaged("study", value="matrix"),
+        damaged("study", value="old_new"),
         damaged("study", value=7),
     ],
 )
@@ -116,6 +117,10 @@ def test_every_kind_of_figure_is_drawn_from_its_file(kind):
 )
 def test_a_figure_that_cannot_be_drawn_is_none(data):
     assert plots.draw(data, "title") is None
+
+
+def test_no_study_takes_the_name_of_a_figure_of_the_report():
+    assert set(studies.RESERVED) == set(html.FIGURES)
 
 
 def test_of_several_seeds_the_first_that_has_it(make_run):

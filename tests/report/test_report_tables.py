@@ -82,6 +82,34 @@ def test_seeds_become_mean_and_sample_deviation(make_run):
     assert dict(tables.comparison([group]).rows)["rose"] == expected
 
 
+def test_the_gap_to_the_projector_is_paired_and_rows_that_some_runs_lack_are_named(make_run):
+    def last(rose, projector):
+        def change(results):
+            results["scores"]["rose"]["last"] = rose
+            results["scores"]["projector"]["last"] = projector
+
+        return change
+
+    runs = [make_run(f"s{seed}", seed=seed, tasks=10, change=last(50.0 + seed, 49.0)) for seed in (0, 2, 7)]
+    methods = ("base", "rose")
+    runs.append(make_run("without", seed=8, tasks=10, methods=methods, change=lambda r: None))
+    (group,) = grouped(*runs)
+    table = tables.methods(group)
+    assert "RoSE minus projector within a run: +4.00 ± 3.61." in table.notes
+    assert "Not in every run: projector in 3, gd in 3." in table.notes
+    printed = {row[0]: row[-2:] for row in table.rows}
+    assert printed["rose"] == ("53.64 ± 0.71", "tab:statistic")
+    assert printed["base"] == ("-", "-")
+    assert {row[0]: row[-2:] for row in tables.methods(grouped(runs[0])[0]).rows}["rose"] == ("53.48", "tab:b0")
+
+
+def test_runs_with_the_same_seed_stand_apart(make_run):
+    groups = grouped(make_run("a", seed=0), make_run("b", seed=0), make_run("c", seed=1))
+    assert [[run.workdir.name for run in group.runs] for group in groups] == [["a", "c"], ["b"]]
+    assert "Several of the runs have the same config and seed" in tables.comparison(groups).notes[-1]
+    assert "the same config" not in " ".join(tables.comparison(groups[:1]).notes)
+
+
 def test_what_differs_in_more_than_the_seed_stays_apart(make_run):
     def reorder(results):
         results["setting"]["class_order"] = results["setting"]["class_order"][::-1]

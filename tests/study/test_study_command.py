@@ -2,7 +2,6 @@
 
 import fcntl
 import io
-import json
 import shutil
 
 import jax
@@ -20,8 +19,8 @@ from rose_jax.study.bank import Bank, LightSnapshot
     ("names", "message"),
     [
         ("capcity", "Unknown study 'capcity'. Did you mean 'capacity'?"),
-        ("curves,samles", "Unknown study 'samles'. Did you mean 'samples'?"),
-        (",", "No study to run. Known: curves, samples"),
+        ("drift,samles", "Unknown study 'samles'. Did you mean 'samples'?"),
+        (",", "No study to run. Known: samples, unbalanced"),
     ],
 )
 def test_bad_names_are_one_error(finished, capsys, names, message):
@@ -45,8 +44,8 @@ def test_pruned_checkpoints_stop_only_the_studies_that_need_them(finished, tmp_p
     error = capsys.readouterr().err
     assert "eliminate: not possible here" in error
     assert "no usable snapshot of task 1" in error
-    assert main(["eliminate,old_new", "--workdir", str(workdir)]) == 0
-    assert [path.name for path in (workdir / "studies").glob("*.json")] == ["old_new.json"]
+    assert main(["eliminate,drift", "--workdir", str(workdir)]) == 0  # drift finds numbers in results.json as well
+    assert [path.name for path in (workdir / "studies").glob("*.json")] == ["drift.json"]
 
 
 def test_too_few_images_to_deal(finished, tmp_path, capsys, monkeypatch):
@@ -55,44 +54,6 @@ def test_too_few_images_to_deal(finished, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("rose_jax.study.bench.Bench.images_per_class", lambda self: np.array([2]))
     assert main(["distinct", "--workdir", str(workdir)]) == 2
     assert "a class has 2 test images, fewer than the 3 stages" in capsys.readouterr().err
-
-
-def test_seeds_are_averaged_over_workdirs(finished, tmp_path):
-    shifts = {"a": 0.0, "b": 2.0, "c": 7.0}
-    for seed, (name, shift) in enumerate(shifts.items()):
-        shutil.copytree(finished[0], tmp_path / name, ignore=shutil.ignore_patterns("checkpoints", "scores"))
-        results = json.loads((tmp_path / name / "results.json").read_text())
-        results["setting"]["seed"] = seed
-        results["scores"]["rose"]["last"] = 50.0 + shift
-        (tmp_path / name / "results.json").write_text(json.dumps(results))
-    assert main(["seeds", "--workdir", *(str(tmp_path / name) for name in shifts)]) == 0
-    for name in shifts:
-        saved = json.loads((tmp_path / name / "studies" / "seeds.json").read_text())
-        assert saved["numbers"]["rose"]["last"] == [50.0, 52.0, 57.0]
-        (row,) = (row for row in saved["table"]["rows"] if row[0] == "rose")
-        assert row[1] == "53.00 ± 3.61"
-        assert saved["options"]["seeds"] == [0, 1, 2]
-
-
-def test_copies_of_a_run_have_no_deviation(finished, tmp_path, capsys):
-    for name in ("a", "b"):
-        shutil.copytree(finished[0], tmp_path / name, ignore=shutil.ignore_patterns("checkpoints", "scores"))
-    twice = [str(tmp_path / "a"), str(tmp_path / "b" / ".." / "a")]
-    assert main(["seeds", "--workdir", *twice]) == 2
-    assert "one run has no deviation" in capsys.readouterr().err
-    assert main(["seeds", "--workdir", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
-    assert "several of the runs have seed 0" in capsys.readouterr().err
-
-
-def test_a_run_of_one_task_has_no_old_classes(finished, tmp_path, capsys):
-    workdir = tmp_path / "run"
-    shutil.copytree(finished[0], workdir, ignore=shutil.ignore_patterns("checkpoints", "scores"))
-    results = json.loads((workdir / "results.json").read_text())
-    for score in results["scores"].values():
-        score["old"] = None
-    (workdir / "results.json").write_text(json.dumps(results))
-    assert main(["old_new", "--workdir", str(workdir)]) == 2
-    assert "no class is old" in capsys.readouterr().err
 
 
 def test_all_leaves_out_what_takes_longest():
@@ -149,19 +110,23 @@ ALPHA = "supplement, implementation details"
 def test_a_preempted_study_stops_between_stages(finished, tmp_path, capsys, monkeypatch):
     workdir = tmp_path / "run"
     shutil.copytree(finished[0], workdir)
-    monkeypatch.setattr(hosts.Preemption, "asked", lambda self: True)
-    assert main(["old_new,distinct", "--workdir", str(workdir)]) == hosts.PREEMPTED_EXIT_CODE
+    first = workdir / "studies" / "unbalanced.json"
+    monkeypatch.setattr(hosts.Preemption, "asked", lambda self: first.exists())
+    command = ["unbalanced,distinct", "--draws", "1", "--workdir", str(workdir)]
+    assert main(command) == hosts.PREEMPTED_EXIT_CODE
     assert "Stopped" in capsys.readouterr().err
-    assert [path.name for path in (workdir / "studies").glob("*.json")] == ["old_new.json"]
+    assert [path.name for path in (workdir / "studies").glob("*.json")] == ["unbalanced.json"]
 
 
-def test_a_locked_workdir_stops_only_the_studies_that_open_it(finished, tmp_path, capsys):
+def test_a_locked_workdir_is_a_reason_for_each_study(finished, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(finished[0], workdir)
     with (workdir / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        assert main(["old_new,drift", "--workdir", str(workdir)]) == 0
-    assert "drift: not possible here: Another run is using the workdir" in capsys.readouterr().err
+        assert main(["eliminate,drift", "--workdir", str(workdir)]) == 2
+    error = capsys.readouterr().err
+    for name in ("eliminate", "drift"):
+        assert f"{name}: not possible here: Another run is using the workdir" in error
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then():
