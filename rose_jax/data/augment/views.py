@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rose_jax.data.augment import colour, geometry
+from rose_jax.data.augment import colour, geometry, resize
 
 ROTATIONS = 4
 VIEW_SCALE = (0.2, 1.0)
@@ -36,14 +36,14 @@ def rotations(images: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def second_view(key: Array, images: Array) -> Array:
-    """The contrastive view, from the image as it is stored: uint8 [B, H, W, 3] -> the same, not normalised.
+    """The contrastive view, from the image as it is stored: uint8 [B, H, H, 3] -> the same, not normalised.
 
     RandomResizedCrop(scale=(0.2, 1)), RandomGrayscale(0.2), ColorJitter(0.4, 0.4, 0.4, 0.4) always, flip.
     """
-    batch, height, width, _ = images.shape
+    batch, size = images.shape[:2]
     crop_key, gray_key, jitter_key, flip_key = jax.random.split(key, 4)
-    box = geometry.random_box(crop_key, batch, height, width, VIEW_SCALE)
-    planes = jnp.moveaxis(geometry.enlarge(images, box), -1, 1)
+    box = geometry.random_box(crop_key, batch, size, size, VIEW_SCALE)
+    planes = jnp.moveaxis(resize.resized_crop(images, box, size), -1, 1)
     gray = jax.random.bernoulli(gray_key, VIEW_GRAYSCALE, (batch, 1, 1, 1))
     planes = jnp.where(gray, colour.luminance(planes), planes)
     planes = colour_jitter(planes, *draw_jitter(jitter_key, batch, VIEW_JITTER))
