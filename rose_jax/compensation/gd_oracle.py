@@ -2,14 +2,14 @@
 
 from rose_jax.compensation.projector import project_old
 from rose_jax.config import Config
-from rose_jax.evolution import gd_oracle
+from rose_jax.evolution import offline_gd
 from rose_jax.types import Array, ClassMemory, Compensation
 
 
 def make(config: Config) -> Compensation:
     def move(memory: ClassMemory, view, key) -> tuple[ClassMemory, Array]:
         stage = view.stage
-        drift_map, info = gd_oracle(
+        drift_map, info = offline_gd(
             view.test_features(stage - 1),
             view.test_features(stage),
             view.snapshots[stage].projector,
