@@ -1,4 +1,4 @@
-"""Crops and flips of a batch [B, H, W, C], each image its own."""
+"""Random crops and flips of a batch [B, H, W, C]; each image draws its own."""
 
 import math
 from typing import NamedTuple
@@ -41,7 +41,7 @@ def random_flip(key: Array, images: Array, probability: float = 0.5) -> Array:
 def random_box(key: Array, batch: int, height: int, width: int, scale: tuple[float, float]) -> Box:
     """torchvision's RandomResizedCrop: area U(scale), ratio log-uniform in RATIO, the first of ten that fits.
 
-    If none fits, the largest central box with an admitted ratio: of a square image, all of it.
+    If none fits, the largest central box with a ratio in RATIO: of a square image, all of it.
     """
     uniform = jax.random.uniform(key, (batch, TRIES + 1, 2))  # one draw: threefry is slow to compile
     tries, corner = uniform[:, :-1], uniform[:, -1]
