@@ -1,1 +1,1 @@
-"""Networks. The only room that imports flax modules."""
+"""Networks. The only room with flax modules."""

@@ -35,11 +35,13 @@ def resnet18(width: int = 64, stem: str = "small", compute_dtype: str = "float32
         raise unknown("stem", stem, STEMS)
     module = _ResNet(width=width, stem=stem, dtype=jnp.dtype(compute_dtype))
 
-    def init(key, image):
+    def init(key: jax.Array, image: jax.Array) -> Any:
         shapes = jax.eval_shape(partial(module.init, norm="batch"), key, image[None], jnp.ones((1,)))
         return _initial_values(key, shapes)
 
-    def apply(variables, images, *, norm="running", mask=None):
+    def apply(
+        variables: Any, images: jax.Array, *, norm: str = "running", mask: jax.Array | None = None
+    ) -> tuple[Any, Any]:
         mask = jnp.ones(images.shape[0]) if mask is None else mask
         if norm == "running":
             return module.apply(variables, images, mask, norm), variables["batch_stats"]
@@ -55,7 +57,7 @@ class _ResNet(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x, mask, norm):
+    def __call__(self, x: jax.Array, mask: jax.Array, norm: str) -> dict[str, jax.Array]:
         kernel, stride, pool = STEMS[self.stem]
         x = x.astype(self.dtype)
         x = _conv(self.width, kernel, stride, self.dtype, "stem")(x)
@@ -80,7 +82,7 @@ class _BasicBlock(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x, mask, norm):
+    def __call__(self, x: jax.Array, mask: jax.Array, norm: str) -> jax.Array:
         shortcut = x
         x = _conv(self.channels, 3, self.stride, self.dtype, "conv1")(x)
         x = nn.relu(BatchNorm(name="norm1")(x, mask, norm))
@@ -101,7 +103,7 @@ def _conv(features: int, kernel: int, stride: int, dtype: Any, name: str) -> nn.
 def _initial_values(key: jax.Array, shapes: Any) -> Any:
     """Kaiming normal, fan-out, as torchvision initialises ResNets; norms start as the identity.
 
-    All kernels are cut from one draw: XLA takes seconds to compile twenty random draws, and 0.3 for one.
+    All kernels are cut from one draw: XLA takes seconds to compile twenty draws, 0.3 s for one.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     kernels = [leaf.size for path, leaf in leaves if path[-1].key == "kernel"]
