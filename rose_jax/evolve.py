@@ -49,7 +49,7 @@ def read_features(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"No such file: {path}.")
     try:
         file = np.load(path, allow_pickle=False)
-    except Exception as error:  # zipfile, zlib and NumPy each have their own ways to say it
+    except Exception as error:  # zipfile, zlib and NumPy raise different ones
         raise UserError(f"{path} is not an .npz file ({error}). Write one with numpy.savez.") from error
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise UserError(

@@ -22,13 +22,13 @@ Array = jax.Array | np.ndarray  # on the devices, or on the host
 
 
 class EncoderInit(Protocol):
-    def __call__(self, key: jax.Array, image: Array) -> PyTree:
+    def __call__(self, key: jax.Array, image: jax.Array) -> PyTree:
         """image: [h, w, 3], for its shape. Returns variables: {"params", "batch_stats"}."""
 
 
 class EncoderApply(Protocol):
     def __call__(
-        self, variables: PyTree, images: Array, *, norm: str = "running", mask: Array | None = None
+        self, variables: PyTree, images: jax.Array, *, norm: str = "running", mask: jax.Array | None = None
     ) -> tuple[dict[str, jax.Array], PyTree]:
         """images: [n, h, w, 3], normalised. Returns {"feature": [n, d], "layer3": [n, h', w', c]} and batch_stats.
 
@@ -236,7 +236,7 @@ class FitClassifier(Protocol):
 
 
 class Logits(Protocol):
-    def __call__(self, params: PyTree, memory: ClassMemory, feature: Array) -> jax.Array:
+    def __call__(self, params: PyTree, memory: ClassMemory, feature: jax.Array) -> jax.Array:
         """feature [n, d] -> scores [n, C], -inf for classes not seen."""
 
 
@@ -276,10 +276,10 @@ class Classifier(NamedTuple):
 class StreamBatch(NamedTuple):
     """A batch of the test stream. It has no labels; what a method does not read is None."""
 
-    valid: Array  # bool [n], False for padding
-    enters: Array  # bool [n], whether the image may take part in an evolution (budgeted evolution)
-    z_old: Array | None = None  # [n, d] under f_{t-1}; zeros where the image does not enter
-    z_new: Array | None = None  # [n, d] under f_t
+    valid: jax.Array  # bool [n], False for padding
+    enters: jax.Array  # bool [n], whether the image may take part in an evolution (budgeted evolution)
+    z_old: jax.Array | None = None  # [n, d] under f_{t-1}; zeros where the image does not enter
+    z_new: jax.Array | None = None  # [n, d] under f_t
     images: jax.Array | None = None  # uint8 [n, h, w, 3], split over the devices
 
 

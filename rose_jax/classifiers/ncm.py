@@ -4,26 +4,26 @@ import jax
 import jax.numpy as jnp
 
 from rose_jax.evolution.core import matmul, score_table
-from rose_jax.types import Array, Classifier, ClassMemory, Parts, PyTree
+from rose_jax.types import Classifier, ClassMemory, Parts, PyTree
 
 
 def make(parts: Parts) -> Classifier:
     cosine = parts.config.test.distance == "cosine"
     nearest = nearest_by_cosine if cosine else nearest_by_distance
 
-    def logits(params: PyTree, memory: ClassMemory, feature: Array) -> jax.Array:
+    def logits(params: PyTree, memory: ClassMemory, feature: jax.Array) -> jax.Array:
         return nearest(memory, feature)
 
     return Classifier(lambda previous, memory, view: {}, logits, scored_by_evolution=cosine)
 
 
-def nearest_by_cosine(memory: ClassMemory, feature: Array) -> jax.Array:
+def nearest_by_cosine(memory: ClassMemory, feature: jax.Array) -> jax.Array:
     """Eq. 3: cos(f(x), p_c) for every seen class (the paper's argmin is of the distance)."""
     unreadable = ~jnp.isfinite(feature).all(axis=1)
-    return score_table(feature, memory.mean, memory.origin >= 0, unreadable)
+    return score_table(feature, jnp.asarray(memory.mean), jnp.asarray(memory.origin) >= 0, unreadable)
 
 
-def nearest_by_distance(memory: ClassMemory, feature: Array) -> jax.Array:
+def nearest_by_distance(memory: ClassMemory, feature: jax.Array) -> jax.Array:
     """-|f(x) - p_c|^2 up to a term that all classes share."""
     scores = 2 * matmul(feature, memory.mean.T) - jnp.sum(jnp.square(memory.mean), 1)[None, :]
     return jnp.where((memory.origin >= 0)[None, :], scores, -jnp.inf)

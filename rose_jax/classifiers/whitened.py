@@ -63,10 +63,11 @@ def make(parts: Parts) -> Classifier:
         transform, log_det = jax.lax.map(lambda sigma: cov.whitening(sigma, params["ridge"]), own)
         return evolved | {"each_now": each, "transform": transform, "log_det": log_det}
 
-    def logits(params: PyTree, memory: ClassMemory, feature: Array) -> jax.Array:
-        seen, bad = memory.origin >= 0, ~jnp.isfinite(feature).all(axis=1)
+    def logits(params: PyTree, memory: ClassMemory, feature: jax.Array) -> jax.Array:
+        mean, seen = jnp.asarray(memory.mean), jnp.asarray(memory.origin) >= 0
+        bad = ~jnp.isfinite(feature).all(axis=1)
         if not weight:
-            return score_table(feature, memory.mean, seen, bad, metric(params))
+            return score_table(feature, mean, seen, bad, metric(params))
 
         def score(one: tuple[jax.Array, ...]) -> jax.Array:  # of a class, in its own metric
             transform, prototype, log_det = one
@@ -75,7 +76,7 @@ def make(parts: Parts) -> Classifier:
             )
             return scores[:, 0] - (log_det / 2 if compare == "distance" else 0)
 
-        scores = jax.lax.map(score, (params["transform"], memory.mean, params["log_det"])).T
+        scores = jax.lax.map(score, (params["transform"], mean, params["log_det"])).T
         return jnp.where(seen[None, :], scores, -jnp.inf)
 
     def metric(params: PyTree) -> Metric:

@@ -3,14 +3,14 @@
 import jax
 
 from rose_jax.compensation.projector import project_old
-from rose_jax.evolution import gd_oracle
+from rose_jax.evolution import offline_gd
 from rose_jax.types import Array, ClassMemory, Compensation, Parts, StageView
 
 
 def make(parts: Parts) -> Compensation:
     def move(memory: ClassMemory, view: StageView, key: jax.Array) -> tuple[ClassMemory, Array]:
         stage = view.stage
-        drift_map, info = gd_oracle(
+        drift_map, info = offline_gd(
             view.test_features(stage - 1),
             view.test_features(stage),
             view.snapshots[stage].projector,

@@ -19,7 +19,7 @@ def random_resized_crop(image: Image.Image, size: int, rng: np.random.Generator)
 
 
 def random_box(width: int, height: int, rng: np.random.Generator) -> Box:
-    """Area uniform in 0.08..1 of the image's, ratio log-uniform in 3/4..4/3; after ten misfits, central."""
+    """Area uniform in 0.08..1 of the image's, ratio log-uniform in 3/4..4/3; after ten that do not fit, central."""
     log_ratio = np.log(_RATIO)
     for _ in range(_TRIES):
         area = width * height * rng.uniform(*_SCALE)
@@ -33,7 +33,7 @@ def random_box(width: int, height: int, rng: np.random.Generator) -> Box:
 
 
 def central_box(width: int, height: int) -> Box:
-    """The largest central box whose ratio is admitted."""
+    """The largest central box with a ratio of 3/4..4/3."""
     w, h = width, height
     if width / height < _RATIO[0]:
         h = round(width / _RATIO[0])

@@ -16,17 +16,15 @@ def open_rgb(data: bytes, name: str) -> Image.Image:
         raise _undecodable(name, error) from error
 
 
-def check_decodes(data: bytes, name: str) -> None:
-    """Raises if the file does not decode, without the cost of decoding it wholly.
-
-    A JPEG is decoded at 1/8 of its size: all of its bytes are read, in a fraction of the time.
-    """
+def checked_image(data: bytes, name: str) -> bytes:
+    """The same bytes, if they decode. A JPEG is tried at 1/8 of its size: still all bytes are read, but faster."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             image.draft("RGB", (image.width // 8, image.height // 8))
             image.load()
     except Exception as error:
         raise _undecodable(name, error) from error
+    return data
 
 
 def _undecodable(name: str, error: Exception) -> UserError:

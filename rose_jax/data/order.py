@@ -1,4 +1,4 @@
-"""Addressed randomness on the host: every order is a pure function of what it is for."""
+"""Random orders on the host, each a pure function of the seed and of what it is for."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ _PURPOSES = {"train": 1, "stream": 2, "study": 3}
 
 
 def generator(purpose: str, *address: int) -> np.random.Generator:
-    """A generator of its own for each (purpose, seed, task, ...); nothing to store, nothing to restore."""
+    """A generator for each (purpose, seed, task, ...), so that no generator's state is ever saved."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([_PURPOSES[purpose], *address])))
 
 

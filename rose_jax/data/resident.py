@@ -1,6 +1,6 @@
-"""Images that stay on the device: flat rows of uint8, given their shape back when they are gathered.
+"""Images that stay on the device: flat rows of uint8, reshaped when they are gathered.
 
-A TPU pads the last two axes of an array to its tiles; [n, h, w, 3] would grow many times over, [n, h*w*3] not.
+A TPU pads the last two axes of an array to its tiles: [n, h, w, 3] would take many times the memory of [n, h*w*3].
 """
 
 import math

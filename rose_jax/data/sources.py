@@ -1,7 +1,7 @@
-"""Datasets by name, each read the same way: records that TFDS prepared as array_record, without TensorFlow.
+"""Datasets by name, read without TensorFlow from array_record files that TFDS has prepared.
 
-Small sets come as memory-mapped uint8 arrays, ImageNet-100 as random access to encoded records. Labels are
-the dataset's own ids; class order and tasks belong to scenario.py.
+Small sets become memory-mapped uint8 arrays; ImageNet-100 stays encoded, with random access. Labels are the
+dataset's own ids; class order and tasks belong to scenario.py.
 """
 
 import functools
@@ -76,7 +76,7 @@ class RecordSplit:
 
 
 class EncodedImages(Protocol):
-    """Random access to image files. Must pickle cheaply: worker processes each get a copy."""
+    """Random access to image files. Must pickle cheaply, because every worker process gets a copy."""
 
     def encoded(self, i: int) -> bytes: ...
     def name(self, i: int) -> str: ...
@@ -113,7 +113,7 @@ class Dataset:
 
     @property
     def identity(self) -> str:
-        """Which data this is: a run on it must not be continued on other data."""
+        """A text that other data does not have; a run is only continued on the data it began with."""
         labels = np.concatenate([self.train.labels, self.test.labels]).astype("<i4")
         digest = hashlib.sha256(labels.tobytes() + "\n".join(self.class_names).encode()).hexdigest()[:12]
         return f"{self.kind} {self.name}, {len(self.train)} + {len(self.test)} images, labels {digest}"
@@ -128,8 +128,8 @@ def load(
 ) -> Dataset:
     """The dataset `name` (see KNOWN) from `data_dir`, by default $ROSE_JAX_DATA or ~/rose_jax_data.
 
-    class_list: path of another hundred wnids for imagenet100. synthetic_if_missing: made-up images of the
-    same shape and classes instead of an error when the data is not there.
+    class_list: path of another hundred wnids for imagenet100. synthetic_if_missing: if the data is not there,
+    made-up images of the same shape and number of classes instead of an error.
     """
     if name not in KNOWN:
         raise unknown("dataset", name, KNOWN)
@@ -172,7 +172,7 @@ def open_records(builder_dir: str, split: str) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _open_records(builder_dir: str, split: str, process: int) -> Any:
-    del process  # part of the key: a forked worker must not share file positions with its parent
+    del process  # only part of the cache key: a forked worker must not share file positions with its parent
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(builder_dir)
@@ -261,8 +261,8 @@ def _check(dataset: Dataset, where: Path, root: Path) -> None:
 def _digits() -> Dataset:
     """Scikit-learn's scanned digits, 8x8 gray levels 0..16 -> uint8 RGB.
 
-    8x8 is the scans' own resolution: enlarging adds no detail, and costs the square of the factor on a CPU.
-    The split is 80/20 in each class and the same in every run.
+    They keep their 8x8 pixels: enlarged ones have no more detail and cost far more time. The split is 80/20 in each
+    class and the same in every run.
     """
     from sklearn.datasets import load_digits
 

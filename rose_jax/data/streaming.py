@@ -43,9 +43,8 @@ def train_batches(
     """Steps first_step .. first_step + num_steps of a task: (uint8 [b, S, S, 3], int32 [b] original labels).
 
     indices: the task's images in the split, [n]. Step s is batch s % (n // batch_size) of epoch
-    s // (n // batch_size); an epoch's remainder is dropped. part: from which to which row of every batch, for a
-    process that decodes a share of it; b is its length. Images are randomly resized crops; flips are left to the
-    device.
+    s // (n // batch_size); an epoch's remainder is dropped. part: the rows start .. stop - 1 of every batch that
+    this process decodes, b of them. Images are randomly resized crops; flips are left to the device.
     """
     if len(indices) < batch_size:
         raise UserError(
@@ -110,28 +109,26 @@ def _run(make_batch: Callable[[int], Batch], first: int, stop: int, num_workers:
     read_options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     dataset = grain.MapDataset.range(first, stop).map(make_batch).to_iter_dataset(read_options)
     if num_workers:
-        if (
-            not flags.FLAGS.is_parsed()
-        ):  # grain passes them on to its workers; outside an absl app nobody parsed them
+        if not flags.FLAGS.is_parsed():  # grain passes them to its workers; only absl apps parse them
             flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=num_workers, per_worker_buffer_size=2),
-            worker_init_fn=_live_and_die_with_the_parent,
+            worker_init_fn=_init_worker,
         )
     iterator = iter(dataset)
     try:
         for images, companion in iterator:
-            # Workers hand over shared memory that is unmapped when its array dies; a device buffer may alias
-            # it for longer than that, so callers get arrays of their own.
+            # Workers return shared memory that is unmapped with its array, while a device buffer may still
+            # refer to it: callers get copies.
             yield np.array(images), np.array(companion)
     finally:
-        iterator.close()  # ends the workers when the caller stops early, too
+        iterator.close()  # ends the workers, also when the caller stops early
 
 
-def _live_and_die_with_the_parent(worker: int, workers: int) -> None:
-    """A preemption notice may go to the whole process group; batches must go on until the parent has saved.
+def _init_worker(worker: int, workers: int) -> None:
+    """Keep working after SIGTERM and SIGINT, which may go to all processes, until the parent has saved.
 
-    A parent that was killed has told nobody: its workers watch whose children they are.
+    A killed parent cannot end its workers, so each checks every second whether its parent still lives.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -155,4 +152,4 @@ def _open(split: RecordSplit, row: int) -> Image.Image:
     try:
         return decode.open_rgb(split.encoded(row), f"number {row}")
     except UserError:
-        return decode.open_rgb(split.encoded(row), split.name(row))  # once more, for a message with its path
+        return decode.open_rgb(split.encoded(row), split.name(row))  # fails again, now with its path

@@ -1,4 +1,4 @@
-"""Made-up images of any dataset's shape and classes, for smoke runs: deterministic and learnable."""
+"""Made-up images of any dataset's shape and number of classes, for smoke runs: deterministic and learnable."""
 
 import io
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def synthetic_image(label: int, split: int, index: int, height: int, width: int)
 
 @dataclass(frozen=True)
 class SyntheticRecords:
-    """Encoded images drawn when they are asked for, wider than high as photographs are."""
+    """Encoded images made on demand, wider than high as photographs are."""
 
     labels: np.ndarray
     split: int

@@ -1,4 +1,4 @@
-"""The same solution as `direct` after every image, at the price of one factorisation per block of images.
+"""The same solution as `direct` after every image, with one factorisation per block of images.
 
 With V = (G + λI)⁻¹ at the start of a block, u_j the old features that enter (s_j = +1) and leave (s_j = -1),
 t_j their new ones, and A = U V Uᵀ, the map after the first k of these events is
@@ -6,69 +6,71 @@ t_j their new ones, and A = U V Uᵀ, the map after the first k of these events 
     W_k = W + V U_kᵀ (S_k + A_k)⁻¹ (T_k - U_k W).
 
 One unpivoted LDLᵀ of S + A factors all the leading blocks S_k + A_k at once, so that p W_k for every k is a
-running sum of rank-one terms: scores are matmuls, W itself is never formed, and no error of a block reaches
-the next. New features are kept as residuals to the trained map, t - u W₀, which centres the ridge on W₀ and
-makes a queue of pseudo-features give back exactly W₀.
+running sum of rank-one terms. Scores are matmuls, W itself is never formed, and rounding errors of one block do
+not reach the next. New features are kept as residuals to the trained map, t - u W₀: this centres the ridge on
+W₀, and a queue of pseudo-features gives back exactly W₀.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from rose_jax.evolution import queue as ring
 from rose_jax.evolution.core import (
     Counts,
     Evolver,
     Metric,
+    Rows,
     compare_of,
-    count_rows,
     finish_scores,
     ill_posed,
     matmul,
     measure,
+    move,
     ridge_for,
-    screen,
+    step_in_groups,
     transposed_matmul,
     zero_counts,
 )
 from rose_jax.evolution.linalg import finish_solve, half_solve, ldl, solve_unit_lower
 
-_CHUNK = 512  # images between two looks at the state of the sums
+_CHUNK = 512  # at most so many images between two calls of `refresh_sums`
 
 
 class BlockedState(NamedTuple):
-    """New-side quantities are in the coordinates in which cosines are taken (see `Metric`; plain without)."""
+    """`measured` quantities are in the metric's coordinates; without a metric, as they came."""
 
-    old: jax.Array  # [S, d] Q_old
-    residual: jax.Array  # [S, d] Q_new - Q_old W₀, measured
-    new: jax.Array | None  # [S, d] Q_new as it came; kept only if there is a metric that may change
-    head: jax.Array  # int32 []: slot of the oldest pair
-    sums: jax.Array  # [d, 2d] (QᵀQ + λI | Qᵀ residual)
-    age: jax.Array  # int32 []: pairs entered since the sums were last made afresh
-    peak: jax.Array  # []: the largest tr(G) since then
-    prototypes: jax.Array  # [C, d] as given
-    anchor: jax.Array  # [C, d] p W₀ (old classes) or p (new ones), measured
-    moved: jax.Array  # [C, d] after the last update, measured
-    moves: jax.Array  # bool [C]
-    seen: jax.Array  # bool [C]
-    projector: jax.Array  # [d, d] W₀
-    measured_projector: jax.Array | None  # [d, d] W₀ @ metric.transform
-    lam: jax.Array  # [] λ, fixed at stage start
+    old: Array  # [S, d] Q_old
+    residual: Array  # [S, d] Q_new - Q_old W₀, measured
+    new: Array | None  # [S, d] Q_new, kept only if there is a metric, which may change
+    head: Array  # int32 []: slot of the oldest pair
+    sums: Array  # [d, 2d] (QᵀQ + λI | Qᵀ residual)
+    age: Array  # int32 []: pairs entered since the sums were last recomputed
+    peak: Array  # []: the largest tr(G) since then
+    prototypes: Array  # [C, d] as given
+    anchor: Array  # [C, d] p W₀ (old classes) or p (new ones), measured
+    moved: Array  # [C, d] after the last update, measured
+    moves: Array  # bool [C]
+    seen: Array  # bool [C]
+    projector: Array  # [d, d] W₀
+    measured_projector: Array | None  # [d, d] W₀ @ metric.transform
+    lam: Array  # [] λ, fixed at stage start
     metric: Metric | None
     counts: Counts
 
 
 class Events(NamedTuple):
-    """Rows of a chunk, each with the pair it pushes out; zeros where nothing enters or leaves."""
+    """Images of a chunk, each with the pair that leaves the queue for it; zeros where none enters or leaves."""
 
-    z: jax.Array  # [n, d] what is scored, measured
-    old_in: jax.Array  # [n, d]
-    old_out: jax.Array  # [n, d]
-    residual_in: jax.Array  # [n, d]
-    residual_out: jax.Array  # [n, d]
-    enters: jax.Array  # bool [n]
-    bad: jax.Array  # bool [n]
+    z: Array  # [n, d] z_new, measured
+    old_in: Array  # [n, d]
+    old_out: Array  # [n, d]
+    residual_in: Array  # [n, d]
+    residual_out: Array  # [n, d]
+    enters: Array  # bool [n]
+    bad: Array  # bool [n]
 
 
 def blocked(
@@ -81,21 +83,24 @@ def blocked(
 ) -> Evolver:
     """RoSE, exact for every image, with one Cholesky factorisation per `block` images.
 
-    The sums are made afresh from the queue every `rebuild_every` pairs (three turnovers unless told).
+    The sums are recomputed from the queue every `rebuild_every` pairs (default: three turnovers, at least 8192).
     """
     rebuild_every = rebuild_every or max(3 * capacity, 8192)
-    # Within one chunk of at most `capacity` images no pair both enters and leaves, so that what leaves can be
-    # read from the queue beforehand. Groups too large for that, or for a block, are one chunk each.
+    # A chunk has at most `capacity` images: no pair both enters and leaves in it, so that the pairs that leave can
+    # be read from the queue beforehand. Groups larger than that, or than a block, are one chunk each.
     by_group = granularity > min(block, capacity)
     block = granularity if by_group else granularity * (min(block, capacity) // granularity)
     most_blocks = 1 if by_group else max(1, min(capacity, _CHUNK) // block)
 
-    def init(prototypes, moves, seen, projector, key, metric=None) -> BlockedState:
+    def init(
+        prototypes: Array, moves: Array, seen: Array, projector: Array, key: Array, metric: Metric | None = None
+    ) -> BlockedState:
         dim, dtype = projector.shape[0], prototypes.dtype
         queue = ring.fill(key, prototypes, moves, projector, capacity, alpha)
         residual = jnp.zeros((capacity, dim), dtype)  # pseudo-features follow W₀ exactly
         rho, _ = ridge_for(capacity, dim, ridge)
         lam = rho * jnp.mean(jnp.sum(queue.old**2, axis=0))  # ρ·tr(G₀)/d
+        anchor = move(prototypes, moves, projector)
         state = BlockedState(
             old=queue.old,
             residual=residual,
@@ -105,8 +110,8 @@ def blocked(
             age=jnp.zeros((), jnp.int32),
             peak=jnp.sum(queue.old**2),
             prototypes=prototypes,
-            anchor=prototypes,
-            moved=prototypes,
+            anchor=anchor,
+            moved=anchor,
             moves=moves,
             seen=seen,
             projector=projector,
@@ -115,53 +120,37 @@ def blocked(
             metric=None,
             counts=zero_counts(),
         )
-        anchor = jnp.where(moves[:, None], matmul(prototypes, projector), prototypes)
-        if metric is None:
-            return state._replace(anchor=anchor, moved=anchor)
-        return with_metric(state, metric)
+        return state if metric is None else with_metric(state, metric)
 
-    def step(state: BlockedState, z_old, z_new, valid, enters=None):
-        images, classes = z_new.shape[0], state.seen.shape[0]
-        if images == 0:
-            return state, jnp.zeros((0, classes), state.moved.dtype)
-        rows = screen(z_old, z_new, valid, enters, state.moved.dtype)
-        state = state._replace(counts=count_rows(state.counts, rows))
+    def chunk_size(images: int) -> int:
+        """The images of a call in as few chunks as possible, all of equal size and made of whole blocks."""
         width = min(block, granularity * -(-images // granularity))
         blocks = -(-images // width)
         chunks = -(-blocks // most_blocks)
-        per_chunk = -(-blocks // chunks)
-        pad = chunks * per_chunk * width - images
-        chunked = jax.tree.map(
-            lambda x: jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(
-                chunks, per_chunk * width, *x.shape[1:]
-            ),
-            rows,
-        )
+        return -(-blocks // chunks) * width
 
-        def advance(state: BlockedState, rows):
-            state, events = push(state, rows)
-            if by_group:
-                state, scores = advance_group(state, events)
-            else:
-                events = jax.tree.map(lambda x: x.reshape(per_chunk, width, *x.shape[1:]), events)
-                compare = compare_of(state.metric)
-                frame = Frame(state.moves, state.seen, state.prototypes, state.anchor, state.lam, compare)
-                carry = (state.sums, state.moved, state.counts)
-                carry, scores = jax.lax.scan(
-                    lambda carry, events: advance_block(frame, carry, events, granularity), carry, events
-                )
-                state = state._replace(sums=carry[0], moved=carry[1], counts=carry[2])
-            return refresh_sums(state, rebuild_every), scores.reshape(-1, classes)
+    def update(state: BlockedState, rows: Rows) -> tuple[BlockedState, Array]:
+        state, events = push(state, rows)
+        if by_group:
+            state, scores = advance_group(state, events)
+        else:
+            width = min(block, rows.valid.shape[0])
+            events = jax.tree.map(lambda x: x.reshape(-1, width, *x.shape[1:]), events)
+            compare = compare_of(state.metric)
+            frame = Frame(state.moves, state.seen, state.prototypes, state.anchor, state.lam, compare)
+            carry = (state.sums, state.moved, state.counts)
+            carry, scores = jax.lax.scan(
+                lambda carry, events: advance_block(frame, carry, events, granularity), carry, events
+            )
+            state = state._replace(sums=carry[0], moved=carry[1], counts=carry[2])
+        return refresh_sums(state, rebuild_every), scores.reshape(-1, state.seen.shape[0])
 
-        state, scores = jax.lax.scan(advance, state, chunked)
-        return state, scores.reshape(-1, classes)[:images]
-
-    def prototypes(state: BlockedState) -> jax.Array:
+    def prototypes(state: BlockedState) -> Array:
         if state.metric is None:
             return state.moved
-        return jnp.where(state.moves[:, None], matmul(state.prototypes, drift_map(state)), state.prototypes)
+        return move(state.prototypes, state.moves, drift_map(state))
 
-    def drift_map(state: BlockedState) -> jax.Array:
+    def drift_map(state: BlockedState) -> Array:
         dim = state.projector.shape[0]
         cross = state.sums[:, dim:] if state.new is None else plain_residual(state)[1]
         chol = factor(state.sums)
@@ -169,18 +158,17 @@ def blocked(
         solution = state.projector + finish_solve(chol, half_solve(chol, cross.T)).T
         return jnp.where(jnp.isfinite(solution).all(), solution, state.projector)
 
-    return Evolver(init, step, prototypes, drift_map, with_metric)
+    return Evolver(init, step_in_groups(update, chunk_size), prototypes, drift_map, with_metric)
 
 
 def with_metric(state: BlockedState, metric: Metric) -> BlockedState:
-    """Carry everything on the new side over to the coordinates of another metric."""
-    raw = jnp.where(state.moves[:, None], matmul(state.prototypes, state.projector), state.prototypes)
+    """Transform the `measured` quantities to the coordinates of another metric."""
     residual, cross = plain_residual(state)
-    gram = state.sums[:, : state.old.shape[1]]  # the old side knows no metric
+    gram = state.sums[:, : state.old.shape[1]]  # of old features, which have no metric
     state = state._replace(
         residual=matmul(residual, metric.transform),
         sums=jnp.concatenate([gram, matmul(cross, metric.transform)], axis=1),
-        anchor=measure(raw, metric),
+        anchor=measure(move(state.prototypes, state.moves, state.projector), metric),
         measured_projector=matmul(state.projector, metric.transform),
         metric=metric,
     )
@@ -188,27 +176,30 @@ def with_metric(state: BlockedState, metric: Metric) -> BlockedState:
     return state._replace(moved=jnp.where(jnp.isfinite(moved).all(), moved, state.anchor))
 
 
-def plain_residual(state: BlockedState) -> tuple[jax.Array, jax.Array]:
-    """Q' - Q W₀ [S, d] and Qᵀ(Q' - Q W₀) [d, d] as they came."""
+def plain_residual(state: BlockedState) -> tuple[Array, Array]:
+    """Q' - Q W₀ [S, d] and Qᵀ(Q' - Q W₀) [d, d], not measured."""
     if state.new is None:
-        raise ValueError("with_metric needs a state that was given a metric by init: its queue keeps z_new")
+        raise ValueError("with_metric needs a state whose init was given a metric: only then z_new is kept")
     residual = state.new - matmul(state.old, state.projector)
     return residual, transposed_matmul(state.old, residual)
 
 
 class Frame(NamedTuple):
-    """What stays fixed while blocks go by."""
+    """What all blocks of a chunk share."""
 
-    moves: jax.Array
-    seen: jax.Array
-    prototypes: jax.Array
-    anchor: jax.Array
-    lam: jax.Array
+    moves: Array
+    seen: Array
+    prototypes: Array
+    anchor: Array
+    lam: Array
     compare: str  # of the metric
 
 
-def push(state: BlockedState, rows) -> tuple[BlockedState, Events]:
-    """Queue a chunk's entering pairs, and list what enters and leaves with each image."""
+Carry = tuple[Array, Array, Counts]  # sums, moved, counts of the state
+
+
+def push(state: BlockedState, rows: Rows) -> tuple[BlockedState, Events]:
+    """Queue a chunk's entering pairs, and list the pairs that enter and leave with each image."""
     capacity = state.old.shape[0]
     z = rows.z_new
     if state.metric is None or state.measured_projector is None:
@@ -237,8 +228,8 @@ def push(state: BlockedState, rows) -> tuple[BlockedState, Events]:
     ), events
 
 
-def advance_block(frame: Frame, carry, events: Events, granularity: int):
-    """One block: scores [b, C] after every image's (or group's) own update, and the sums after the last."""
+def advance_block(frame: Frame, carry: Carry, events: Events, granularity: int) -> tuple[Carry, Array]:
+    """One block: the carry after its last update, and scores [b, C], each after its own image's (or group's) update."""
     sums, last_moved, counts = carry
     images, dim = events.z.shape
     old = interleave(events.old_in, events.old_out)  # U [2b, d]
@@ -256,8 +247,8 @@ def advance_block(frame: Frame, carry, events: Events, granularity: int):
     right = solve_unit_lower(lower, right)
     weights, directions = right[:, :-dim] / pivots[:, None], right[:, -dim:]  # β [2b, C], F [2b, d]
 
-    # A pair that enters adds information (pivot > 0), one that leaves removes what is there (pivot < 0). From
-    # the first group on where rounding breaks this, prototypes stay as they are until the next block.
+    # Pivots of entering pairs are > 0, of leaving pairs < 0. From the first group on where rounding breaks this,
+    # prototypes stay as they are until the next block.
     usable = (pivots * signs > 0) & jnp.isfinite(weights).all(axis=1) & jnp.isfinite(directions).all(axis=1)
     factored = jnp.isfinite(moved).all()
     usable = usable.reshape(-1, 2 * granularity).all(axis=1) & factored
@@ -266,7 +257,7 @@ def advance_block(frame: Frame, carry, events: Events, granularity: int):
     weights, directions = jnp.where(kept, weights, 0), jnp.where(kept, directions, 0)
     moved = jnp.where(factored, moved, last_moved)
 
-    # p W_k = M + Σ_{j ≤ k} β_j F_j; an image sees the events up to the end of its group
+    # p W_k = M + Σ_{j ≤ k} β_j F_j, where k is the last event of the image's group
     group = jnp.arange(images) // granularity
     sees = (jnp.arange(2 * images)[None, :] // (2 * granularity) <= group[:, None]).astype(sums.dtype)
     dots = matmul(events.z, moved.T) + matmul(sees * matmul(events.z, directions.T), weights)
@@ -288,8 +279,8 @@ def advance_block(frame: Frame, carry, events: Events, granularity: int):
     return (sums, moved + matmul(weights.T, directions), counts), scores
 
 
-def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, jax.Array]:
-    """One group as large as a block or larger: sums, one factorisation, scores [g, C] after it."""
+def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, Array]:
+    """One group of at least a block's size: one factorisation, and scores [g, C] after it."""
     old = jnp.concatenate([events.old_in, events.old_out])
     signed = jnp.concatenate([events.old_in, -events.old_out])
     residual = jnp.concatenate([events.residual_in, events.residual_out])
@@ -309,27 +300,27 @@ def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, ja
     return state._replace(sums=sums, moved=moved, counts=counts), scores
 
 
-def moved_prototypes(state: BlockedState, chol) -> jax.Array:
-    """p W [C, d] = p W₀ + (p V) Qᵀ(Q' - Q W₀), measured; the solve sees prototypes, never W."""
+def moved_prototypes(state: BlockedState, chol: Array) -> Array:
+    """p W [C, d] = p W₀ + (p V) Qᵀ(Q' - Q W₀), measured, without forming W."""
     half = half_solve(chol, jnp.where(state.moves[:, None], state.prototypes, 0))
     return state.anchor + matmul(finish_solve(chol, half), state.sums[:, state.sums.shape[0] :])
 
 
-def factor(sums) -> jax.Array:
+def factor(sums: Array) -> Array:
     """The lower Cholesky factor of G + λI; NaN where that is not positive definite."""
     return jax.lax.linalg.cholesky(sums[:, : sums.shape[0]], symmetrize_input=False)
 
 
-def make_sums(old, residual, lam) -> jax.Array:
+def make_sums(old: Array, residual: Array, lam: Array) -> Array:
     sums = transposed_matmul(old, jnp.concatenate([old, residual], axis=1))
     return sums + lam * jnp.eye(sums.shape[0], sums.shape[1], dtype=sums.dtype)
 
 
 def refresh_sums(state: BlockedState, rebuild_every: int) -> BlockedState:
-    """Adding and subtracting leaves rounding behind; now and then sum the queue afresh.
+    """Recompute the sums from the queue when they are due, because adding and subtracting collects rounding errors.
 
-    What is left behind is in proportion to the largest sums there were, so an outlier that has left the queue
-    (tr(G) fell to a fraction of its peak, or is no longer a number) is a reason to do so at once.
+    The errors are in proportion to the largest sums so far. So the sums are due at once when an outlier has left
+    the queue: tr(G) fell to a fraction of its peak, or is not finite.
     """
     trace = jnp.trace(state.sums[:, : state.old.shape[1]])
     peak = jnp.maximum(state.peak, trace)
@@ -342,6 +333,6 @@ def refresh_sums(state: BlockedState, rebuild_every: int) -> BlockedState:
     return state._replace(sums=sums, age=jnp.where(due, 0, state.age), peak=peak)
 
 
-def interleave(first, second) -> jax.Array:
-    """[2n, d]: first[0], second[0], first[1], ... so that what enters comes before what it pushes out."""
+def interleave(first: Array, second: Array) -> Array:
+    """[2n, d]: first[0], second[0], first[1], ... so that a pair enters before the one that it replaces leaves."""
     return jnp.stack([first, second], axis=1).reshape(-1, first.shape[1])

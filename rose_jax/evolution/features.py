@@ -12,23 +12,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from rose_jax.errors import UserError
-from rose_jax.evolution.core import Evolver, predict, ridge_for
+from rose_jax.evolution.core import Evolver, State, predict, ridge_for
 from rose_jax.evolution.rose import rose
 from rose_jax.evolution.threads import wait_with_one_blas_thread
 
 _log = logging.getLogger(__name__)
-_IMAGES_PER_CALL = 2048  # whatever the length of a stream, at most this many images share one executable
+_IMAGES_PER_CALL = 2048  # longer streams are cut into calls of one size, which share one executable
 
 
 class EvolvedFeatures(NamedTuple):
     """What `evolve_features` returns."""
 
-    predictions: np.ndarray  # int32 [n], into the concatenation of old and new prototypes; -1 if unreadable
+    predictions: (
+        np.ndarray
+    )  # int32 [n], into the concatenation of old and new prototypes; -1 for a row with NaN or Inf
     prototypes: np.ndarray  # float32 [C, d], the old ones moved by the map at the end of the stream
     counts: dict[str, int]  # images, bad_rows, broken_steps, ill_posed_steps (see `Counts`)
-    notes: tuple[str, ...]  # what deserves a line in a log, e.g. a raised ridge
+    notes: tuple[str, ...]  # for a log, e.g. a raised ridge
 
 
 def evolve_features(
@@ -51,8 +54,8 @@ def evolve_features(
     z_old [n, d], z_new [n, d]: features of the same images under the encoder before and after the last task.
     old_prototypes [k, d]: means of the old classes under the old encoder, unmoved; new_prototypes [m, d]:
         means of the new classes under the new encoder. Row vectors: z_new ≈ z_old @ W.
-    projector [d, d]: the drift map known from training, where evolution starts; None is the identity.
-    evolve_every: only every k-th image enters the queue; the others' rows of z_old are never read.
+    projector [d, d]: the drift map trained with the new encoder, where W starts; None is the identity.
+    evolve_every: only every k-th image enters the queue; the other rows of z_old are never read.
     The other options are those of `Evolution`.
     """
     evolution = Evolution(
@@ -109,20 +112,20 @@ class Evolution:
     evolve_every: int = 1  # every k-th image enters the queue, all are classified; 1 is the paper
     block: int = 64  # images per factorisation, a matter of speed alone
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.evolve_every < 1:
             raise UserError(f"evolve_every must be at least 1, not {self.evolve_every}.")
         if not (np.isfinite(self.alpha) and self.alpha >= 0):
             raise UserError(f"alpha must be a finite number and not negative, not {self.alpha}.")
         self._evolver()  # checks the rest
 
-    def init(self, old_prototypes: Any, new_prototypes: Any, projector: Any = None) -> Any:
-        """The state before the first image. Shapes as in `evolve_features`."""
+    def init(self, old_prototypes: Any, new_prototypes: Any, projector: Any = None) -> State:
+        """The state before the first image; shapes as in `evolve_features`."""
         old = _float32(_matrix("old_prototypes", old_prototypes, "[old classes, d]"))
         if 0 in old.shape:
             raise UserError(
                 f"old_prototypes is empty: shape {old.shape}, expected [old classes, d] with at least one class. "
-                "Without old classes there is nothing to evolve."
+                "Without old classes no prototype can move."
             )
         dim = old.shape[1]
         new = _float32(_matrix("new_prototypes", new_prototypes, "[new classes, d]", dim))
@@ -135,17 +138,17 @@ class Evolution:
         for name, array in (("old_prototypes", old), ("new_prototypes", new), ("projector", start)):
             if not isinstance(array, jax.core.Tracer) and not np.isfinite(array).all():
                 raise UserError(f"{name} holds NaN or Inf; every entry of {array.shape} must be finite.")
-        self._warn_if_drowned(old)
+        self._warn_if_noise_dominates(old)
         if (note := ridge_for(self.capacity, dim, self.ridge)[1]) is not None:
             _log.warning(note)
         moves = np.arange(len(old) + len(new)) < len(old)
         table = jnp.concatenate([jnp.asarray(old), jnp.asarray(new)])
         return _init(self, table, moves, start)
 
-    def step(self, state: Any, z_old: Any, z_new: Any, valid: Any = None) -> tuple[Any, jax.Array]:
-        """Evolve on n images and label them: state, int32 [n] (-1 for a row with NaN or Inf).
+    def step(self, state: State, z_old: Any, z_new: Any, valid: Any = None) -> tuple[State, Array]:
+        """Update W with n images and label them: state, int32 [n] (-1 for a row with NaN or Inf).
 
-        `valid` bool [n] marks padding with False; a loop that pads its last call compiles only once.
+        `valid` bool [n] is False for padding; a loop that pads its last call compiles only once.
         """
         dim = state.prototypes.shape[1]
         z_old, z_new = _matrix("z_old", z_old, "[n, d]", dim), _matrix("z_new", z_new, "[n, d]", dim)
@@ -155,11 +158,11 @@ class Evolution:
             raise UserError(f"valid has shape {valid.shape}, expected [n] = {(z_new.shape[0],)}.")
         return wait_with_one_blas_thread(_step, self, state, _float32(z_old), _float32(z_new), valid)
 
-    def prototypes(self, state: Any) -> jax.Array:
+    def prototypes(self, state: State) -> Array:
         """All prototypes now, [old + new classes, d]: the old ones moved, the new ones as they were given."""
         return self._evolver().prototypes(state)
 
-    def drift_map(self, state: Any) -> jax.Array:
+    def drift_map(self, state: State) -> Array:
         """The current W [d, d]."""
         return self._evolver().map(state)
 
@@ -171,27 +174,27 @@ class Evolution:
     def _evolver(self) -> Evolver:
         return rose(self.capacity, self.alpha, self.granularity, self.solver, self.ridge, self.block)
 
-    def _warn_if_drowned(self, old_prototypes) -> None:
+    def _warn_if_noise_dominates(self, old_prototypes: Any) -> None:
         if isinstance(old_prototypes, jax.core.Tracer):
             return
         noise = self.alpha * old_prototypes.shape[1] ** 0.5
         typical = float(np.median(np.linalg.norm(old_prototypes, axis=1)))
         if noise > typical:
             warnings.warn(
-                f"alpha={self.alpha:g} drowns the prototypes: noise of norm {noise:.3g} (alpha x sqrt(d)) around "
-                f"prototypes of median norm {typical:.3g}. Use a smaller alpha or rescale the features.",
+                f"alpha={self.alpha:g} is too large: noise of norm {noise:.3g} (alpha x sqrt(d)) around prototypes of "
+                f"median norm {typical:.3g}. Use a smaller alpha or rescale the features.",
                 stacklevel=3,
             )
 
 
 @partial(jax.jit, static_argnums=0)
-def _init(options: Evolution, table, moves, projector):
+def _init(options: Evolution, table: Array, moves: Array, projector: Array) -> State:
     seen = jnp.ones(table.shape[0], bool)
     return options._evolver().init(table, moves, seen, projector, jax.random.key(options.seed))
 
 
 @partial(jax.jit, static_argnums=0)
-def _step(options: Evolution, state, z_old, z_new, valid):
+def _step(options: Evolution, state: State, z_old: Array, z_new: Array, valid: Array) -> tuple[State, Array]:
     position = state.counts.images + jnp.cumsum(valid, dtype=jnp.int32) - 1
     enters = position % options.evolve_every == 0
     state, scores = options._evolver().step(state, z_old, z_new, valid, enters)
@@ -199,8 +202,8 @@ def _step(options: Evolution, state, z_old, z_new, valid):
 
 
 def _matrix(name: str, array: Any, expected: str, dim: int | None = None) -> Any:
-    """The array as it is, if it is a matrix of numbers with `dim` columns."""
-    if not isinstance(array, (np.ndarray, jax.Array)):
+    """The array, unchanged; an error if it is not a matrix of numbers with `dim` columns."""
+    if not isinstance(array, (np.ndarray, Array)):
         try:
             array = np.asarray(array)
         except (ValueError, TypeError) as error:
@@ -216,7 +219,7 @@ def _matrix(name: str, array: Any, expected: str, dim: int | None = None) -> Any
     return array
 
 
-def _same_images(z_old, z_new) -> None:
+def _same_images(z_old: Any, z_new: Any) -> None:
     if z_old.shape != z_new.shape:
         raise UserError(
             f"z_old has shape {z_old.shape} and z_new {z_new.shape}; expected the same [n, d], row i of both "
@@ -225,7 +228,7 @@ def _same_images(z_old, z_new) -> None:
 
 
 def _float32(array: Any) -> Any:
-    if isinstance(array, jax.Array):
+    if isinstance(array, Array):
         return array.astype(jnp.float32)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, and such a row is counted as bad
+    with np.errstate(over="ignore"):  # overflow becomes Inf, and such a row is counted as bad
         return array.astype(np.float32)

@@ -1,13 +1,15 @@
-"""The gradient-descent rows the paper compares with: one Adam step per update instead of the exact solution.
+"""The gradient descent the paper compares with: one Adam step per update instead of the exact solution.
 
-`gd` steps on the incoming pairs, `gd_queue` on the whole queue; both have the interface of rose.
+The method `gd` steps on the incoming pairs, `gd_queue` on the whole queue.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from rose_jax.errors import unknown
 from rose_jax.evolution import queue as ring
@@ -16,32 +18,31 @@ from rose_jax.evolution.core import (
     Evolver,
     Metric,
     Rows,
-    count_rows,
     matmul,
-    scan_groups,
+    move,
     score_table,
-    screen,
+    step_in_groups,
     zero_counts,
 )
 
 
 class Gram(NamedTuple):
-    """The queue and its sums; all that the gradient over the queue needs."""
+    """The queue and the two sums that its gradient needs."""
 
     queue: ring.Queue
-    gram: jax.Array  # [d, d] G = QᵀQ
-    cross: jax.Array  # [d, d] H = QᵀQ'
-    age: jax.Array  # int32 []: pairs entered since G and H were last summed afresh
+    gram: Array  # [d, d] G = QᵀQ
+    cross: Array  # [d, d] H = QᵀQ'
+    age: Array  # int32 []: pairs entered since G and H were last recomputed
 
 
 class GDState(NamedTuple):
-    drift_map: jax.Array  # [d, d] W
+    drift_map: Array  # [d, d] W
     adam: optax.OptState
     memory: Gram | None  # gd_queue only
-    prototypes: jax.Array  # [C, d] as given
-    moved: jax.Array  # [C, d] after the last update
-    moves: jax.Array  # bool [C]
-    seen: jax.Array  # bool [C]
+    prototypes: Array  # [C, d] as given
+    moved: Array  # [C, d] after the last update
+    moves: Array  # bool [C]
+    seen: Array  # bool [C]
     metric: Metric | None
     counts: Counts
 
@@ -59,30 +60,32 @@ def gd(
     """One Adam step per update on mean((z_old W − z_new)²), the loss the projector is trained with.
 
     init: W starts as the "trained" projector, the "identity", or "random" (uniform ±1/√d).
-    queue: step on the whole queue (filled as rose fills it) instead of on the incoming pairs alone;
-        `capacity` and `alpha` are the queue's, and G and H are summed afresh every `rebuild_every` pairs.
+    queue: step on the whole queue, filled as rose fills it, instead of on the incoming pairs alone. `capacity`
+        and `alpha` are the queue's; G and H are recomputed from it every `rebuild_every` pairs.
     """
     if init not in INITS:
         raise unknown("gd_init", init, INITS)
     adam = optax.adam(lr)
 
-    def begin(prototypes, moves, seen, projector, key, metric=None) -> GDState:
+    def begin(
+        prototypes: Array, moves: Array, seen: Array, projector: Array, key: Array, metric: Metric | None = None
+    ) -> GDState:
         fill_key, start_key = jax.random.split(key)
         memory = None
         if queue:
             pairs = ring.fill(fill_key, prototypes, moves, projector, capacity, alpha)
             memory = Gram(pairs, *sums(pairs), jnp.zeros((), jnp.int32))
         start = INITS[init](projector, start_key)
-        moved = jnp.where(moves[:, None], matmul(prototypes, start), prototypes)
+        moved = move(prototypes, moves, start)
         return GDState(start, adam.init(start), memory, prototypes, moved, moves, seen, metric, zero_counts())
 
-    def update(state: GDState, rows: Rows):
+    def update(state: GDState, rows: Rows) -> tuple[GDState, Array]:
         entered = rows.enters.sum(dtype=jnp.int32)
         if state.memory is None:
             memory = None
             residual = matmul(rows.z_old, state.drift_map) - jnp.where(rows.enters[:, None], rows.z_new, 0)
             gradient = matmul(rows.z_old.T, residual) * (2.0 / (jnp.maximum(entered, 1) * rows.z_old.shape[1]))
-            # bounds ‖gradient‖² from above without a pass over d x d numbers
+            # This bounds ‖gradient‖² from above and is cheaper than a sum over its d x d entries.
             finite = jnp.isfinite(jnp.sum(rows.z_old**2) * jnp.sum(residual**2))
         else:
             memory = push(state.memory, rows, rebuild_every)
@@ -94,7 +97,7 @@ def gd(
         drift_map, adam_state = jax.tree.map(
             lambda new, old: jnp.where(keep, old, new), (drift_map, adam_state), (state.drift_map, state.adam)
         )
-        moved = jnp.where(state.moves[:, None], matmul(state.prototypes, drift_map), state.prototypes)
+        moved = move(state.prototypes, state.moves, drift_map)
         broken = state.counts.broken_steps + ((entered > 0) & ~finite)
         scores = score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
         return state._replace(
@@ -105,20 +108,16 @@ def gd(
             counts=state.counts._replace(broken_steps=broken),
         ), scores
 
-    def step(state: GDState, z_old, z_new, valid, enters=None):
-        if z_new.shape[0] == 0:
-            return state, jnp.zeros((0, state.seen.shape[0]), state.moved.dtype)
-        rows = screen(z_old, z_new, valid, enters, state.moved.dtype)
-        state = state._replace(counts=count_rows(state.counts, rows))
-        return scan_groups(update, state, rows, granularity)
-
-    def with_metric(state: GDState, metric: Metric) -> GDState:
-        return state._replace(metric=metric)
-
-    return Evolver(begin, step, lambda state: state.moved, lambda state: state.drift_map, with_metric)
+    return Evolver(
+        begin,
+        step_in_groups(update, lambda images: min(granularity, images)),
+        prototypes=lambda state: state.moved,
+        map=lambda state: state.drift_map,
+        with_metric=lambda state, metric: state._replace(metric=metric),
+    )
 
 
-INITS = {
+INITS: dict[str, Callable[[Array, Array], Array]] = {  # (projector, key) -> W
     "trained": lambda projector, key: projector,
     "identity": lambda projector, key: jnp.eye(projector.shape[0], dtype=projector.dtype),
     "random": lambda projector, key: jax.random.uniform(
@@ -127,8 +126,8 @@ INITS = {
 }
 
 
-def sums(queue: ring.Queue) -> tuple[jax.Array, jax.Array]:
-    """G = QᵀQ and H = QᵀQ', summed afresh."""
+def sums(queue: ring.Queue) -> tuple[Array, Array]:
+    """G = QᵀQ and H = QᵀQ' of the whole queue."""
     return matmul(queue.old.T, queue.old), matmul(queue.old.T, queue.new)
 
 

@@ -1,4 +1,4 @@
-"""`gd_oracle`: gradient descent on the whole stage's pairs, offline, until it stops gaining."""
+"""Gradient descent on all pairs of a stage until it converges: the paper's oracle, method `gd_oracle`."""
 
 from typing import Any, NamedTuple
 
@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 
 from rose_jax.evolution.core import matmul
 
 
-class OracleInfo(NamedTuple):
+class OfflineInfo(NamedTuple):
     loss: float  # mean((z_old W − z_new)²) of the map that is returned
     closed_form_loss: float  # of the least-squares solution, in float64
     gap: float  # loss / closed_form_loss − 1
@@ -18,7 +19,7 @@ class OracleInfo(NamedTuple):
     converged: bool  # False: stopped by max_steps
 
 
-def gd_oracle(
+def offline_gd(
     z_old: Any,
     z_new: Any,
     start: Any,
@@ -27,11 +28,11 @@ def gd_oracle(
     tolerance: float = 1e-4,
     window: int = 100,
     max_steps: int = 20_000,
-) -> tuple[jax.Array, OracleInfo]:
+) -> tuple[Array, OfflineInfo]:
     """Full-batch Adam on mean((z_old W − z_new)²) over all pairs [n, d], from W = start [d, d].
 
-    Converged means: over the last `window` steps the loss fell by less than the fraction `tolerance` of
-    itself. The gradient, and the loss that decides, need only G and H; rows that are not finite are left out.
+    Converged means: over the last `window` steps the loss fell by less than the fraction `tolerance` of itself.
+    Rows with NaN or Inf are left out.
     """
     z_old, z_new = np.asarray(z_old, np.float64), np.asarray(z_new, np.float64)
     finite = np.isfinite(z_old).all(axis=1) & np.isfinite(z_new).all(axis=1)
@@ -56,27 +57,29 @@ def gd_oracle(
     best = loss(np.linalg.lstsq(gram, cross, rcond=None)[0])
     reached = loss(np.asarray(change, np.float64))
     gap = reached / best - 1 if best > 0 else 0.0
-    info = OracleInfo(reached, best, gap, int(steps), bool(converged))
+    info = OfflineInfo(reached, best, gap, int(steps), bool(converged))
     return jnp.asarray(start, jnp.float32) + change, info
 
 
 @jax.jit
-def _descend(gram, cross, offset, lr, tolerance, window, max_steps):
+def _descend(
+    gram: Array, cross: Array, offset: Array, lr: float, tolerance: float, window: int, max_steps: int
+) -> tuple[Array, Array, Array]:
     """Adam on the change Δ = W − start: loss = offset − 2⟨Δ, H⟩ + ⟨Δ, GΔ⟩, already divided by n·d."""
     adam = optax.adam(lr)
 
-    def advance(carry):
+    def advance(carry: Any) -> Any:
         change, state, step, mark, _ = carry
         pulled = matmul(gram, change)
         loss = offset + jnp.sum(change * (pulled - 2 * cross))
         due = step % window == 0
         converged = due & (mark - loss < tolerance * jnp.abs(loss))
         update, state = adam.update(2 * (pulled - cross), state)
-        # the loss belongs to the map before this step, so a converged map is not stepped on
+        # The loss is the map's before this step: if that has converged, it stays.
         change = jnp.where(converged, change, change + update)
         return change, state, step + jnp.where(converged, 0, 1), jnp.where(due, loss, mark), converged
 
-    def unfinished(carry):
+    def unfinished(carry: Any) -> Array:
         return (carry[2] < max_steps) & ~carry[4]
 
     zero = jnp.zeros_like(gram)

@@ -1,4 +1,4 @@
-"""RoSE's analytical evolution under one name, whichever solver does the work."""
+"""RoSE's analytical evolution, by either solver."""
 
 from rose_jax.errors import UserError, unknown
 from rose_jax.evolution.blocked import blocked
@@ -19,8 +19,8 @@ def rose(
     """Eq. 10-13 and Alg. 2: after every `granularity` images, W = argmin ‖Q W − Q'‖² over a queue of pairs.
 
     capacity, alpha: S and α, the length of the queue and the noise of the pseudo-features that fill it.
-    solver: "blocked" (exact for every image at the price of one factorisation per `block` images) or
-        "direct" (one dense solve per update; the reference).
+    solver: "blocked" (exact for every image, one factorisation per `block` images) or "direct" (one dense solve
+        per update; the reference).
     ridge: ρ of λ = ρ·tr(G₀)/d, centred on the trained projector; None chooses by `ridge_for`.
     """
     for name, value in (("capacity", capacity), ("granularity", granularity), ("block", block)):

@@ -1,7 +1,7 @@
-"""One BLAS thread while a stream evolves on CPUs.
+"""One BLAS thread while a stream is classified on CPUs.
 
-jax hands triangular solves and factorisations to SciPy's OpenBLAS, which wakes a thread per core for matrices as small
-as ours. They wait for each other by spinning, and on a busy machine that is most of a stream's time
+jax calls SciPy's OpenBLAS for triangular solves and factorisations. OpenBLAS uses a thread per core even for small
+matrices, and on a busy machine most of a stream's time would pass in waiting between these threads
 (scripts/bench.py blas).
 """
 
@@ -17,9 +17,9 @@ import threadpoolctl
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """For calls whose results are waited for inside.
+    """Limits BLAS to one thread; wait for results before leaving.
 
-    The number is the whole process's: of several threads that are inside, the last one out restores it.
+    The limit holds for the whole process. It ends when no Python thread is inside this context any more.
     """
     global _inside, _limit
     with _lock:
@@ -36,10 +36,9 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def wait_with_one_blas_thread(function: Callable, *args: Any) -> Any:
-    """function(*args); on CPUs it is computed before it returns.
+    """function(*args), on CPUs with one BLAS thread and waited for.
 
-    While it is traced nothing is computed, and accelerators have no use for BLAS: there nothing is limited, nor
-    waited for.
+    Under a trace nothing is computed, and accelerators do not use BLAS: there it is a plain call.
     """
     tracing = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
     if tracing or jax.default_backend() != "cpu":
@@ -55,6 +54,6 @@ _limit: Any = None
 
 @functools.cache
 def _controller() -> threadpoolctl.ThreadpoolController:
-    import scipy.linalg  # noqa: F401  loads the library that is to be limited
+    import scipy.linalg  # noqa: F401  loads the OpenBLAS that is to be limited
 
     return threadpoolctl.ThreadpoolController()

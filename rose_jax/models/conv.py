@@ -1,28 +1,30 @@
 """A convolution whose weight gradient is summed over a few images at a time, for XLA on a CPU.
 
-There the gradient of a kernel over a whole batch of large maps falls out of the caches and costs ten times the forward
-pass, in parts of 16 images twice as much. `scripts/bench.py conv` measures what it is worth.
+On a CPU the kernel's gradient over a whole batch of large maps exceeds the caches and costs ten times the forward
+pass; in parts of 16 images it costs twice the forward pass (scripts/bench.py conv).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 IMAGES_AT_ONCE = 16
 LARGE_MAP = 32 * 32  # smaller ones gain nothing
 
 
-def convolution() -> Any:
-    """What flax's Conv should call: None, its own, where the batch is split over devices or the device is no CPU."""
+def convolution() -> Callable[..., Array] | None:
+    """What flax's Conv should call: `summed_in_parts` if there is one device and it is a CPU, else its own (None)."""
     return summed_in_parts if jax.default_backend() == "cpu" and jax.device_count() == 1 else None
 
 
-def summed_in_parts(inputs: jax.Array, kernel: jax.Array, strides, padding, **options) -> jax.Array:
+def summed_in_parts(inputs: Array, kernel: Array, strides: Any, padding: Any, **options: Any) -> Array:
     """jax.lax.conv_general_dilated for inputs [n, h, w, c], with the same value and, up to rounding, gradient."""
 
-    def convolve(inputs, kernel):
+    def convolve(inputs: Array, kernel: Array) -> Array:
         return jax.lax.conv_general_dilated(inputs, kernel, strides, padding, **options)
 
     n, height, width, _ = inputs.shape
@@ -30,17 +32,17 @@ def summed_in_parts(inputs: jax.Array, kernel: jax.Array, strides, padding, **op
         return convolve(inputs, kernel)
 
     @jax.custom_vjp
-    def apply(inputs, kernel):
+    def apply(inputs: Array, kernel: Array) -> Array:
         return convolve(inputs, kernel)
 
-    def forward(inputs, kernel):
+    def forward(inputs: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
         return convolve(inputs, kernel), (inputs, kernel)
 
-    def backward(residuals, out):
+    def backward(residuals: tuple[Array, Array], out: Array) -> tuple[Array, Array]:
         inputs, kernel = residuals
         (d_inputs,) = jax.vjp(lambda x: convolve(x, kernel), inputs)[1](out)
         d_kernel = jnp.zeros_like(kernel)
-        # Not a loop of XLA's: inside one, its fast convolutions are not used.
+        # A Python loop, because XLA does not use its fast convolutions inside its own loops.
         for first in range(0, n, IMAGES_AT_ONCE):
             part = slice(first, first + IMAGES_AT_ONCE)
             d_kernel += jax.vjp(partial(convolve, inputs[part]), kernel)[1](out[part])[0]

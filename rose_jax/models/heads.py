@@ -1,4 +1,4 @@
-"""Heads of fixed width: every class has its row from the first task on, masks say which are in use."""
+"""Heads of fixed width: every class has its row from the first task on; masks select those in use."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ def head_logits(head: Head, feature: Array) -> jax.Array:
 def renew_rows(head: Head, fresh: Head, keep: Array) -> Head:
     """Rows where keep [C] is False come from `fresh`; the cosine scale is carried over.
 
-    Needed at the start of a task: L2 weight decay has shrunk the rows of classes not seen so far.
+    Used at the start of a task, because L2 weight decay has shrunk the rows of classes not seen so far.
     """
     renewed = {"weight": jnp.where(keep[:, None], head["weight"], fresh["weight"])}
     if "scale" in head:

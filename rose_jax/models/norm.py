@@ -26,8 +26,8 @@ class BatchNorm(nn.Module):
         if norm == "running":
             mean, var = running_mean.value, running_var.value
         else:
-            # Statistics are float32 even where activations are bfloat16. Under global-view jit the sums run over the
-            # whole batch, on however many devices it lies.
+            # Statistics are float32 even where activations are bfloat16. Under jit the sums run over the whole batch,
+            # also if it is split over devices.
             x32 = at_least_float32(x)
             weight = mask.astype(x32.dtype)[:, None, None, None]
             count = jnp.maximum(weight.sum(), 1.0) * x.shape[1] * x.shape[2]

@@ -25,20 +25,26 @@ def resnet18(width: int = 64, stem: str = "small", compute_dtype: str = "float32
     """`norm` of apply is "running" (evaluation) or "batch" (training); `mask` [n] says which rows count."""
     if stem not in STEMS:
         raise unknown("stem", stem, STEMS)
-    module = _ResNet(width=width, stem=stem, dtype=jnp.dtype(compute_dtype))
+    return from_module(_ResNet(width=width, stem=stem, dtype=jnp.dtype(compute_dtype)), 8 * width)
 
-    def init(key, image):
+
+def from_module(module: nn.Module, feature_dim: int) -> Encoder:
+    """The encoder of a module that is called with (images, mask, norm) and returns {"layer3", "feature"}."""
+
+    def init(key: jax.Array, image: jax.Array) -> Any:
         shapes = jax.eval_shape(partial(module.init, norm="batch"), key, image[None], jnp.ones((1,)))
         return _initial_values(key, shapes)
 
-    def apply(variables, images, *, norm="running", mask=None):
+    def apply(
+        variables: Any, images: jax.Array, *, norm: str = "running", mask: jax.Array | None = None
+    ) -> tuple[Any, Any]:
         mask = jnp.ones(images.shape[0]) if mask is None else mask
         if norm == "running":
             return module.apply(variables, images, mask, norm), variables["batch_stats"]
         out, mutated = module.apply(variables, images, mask, norm, mutable=["batch_stats"])
         return out, mutated["batch_stats"]
 
-    return Encoder(init, apply, 8 * width)
+    return Encoder(init, apply, feature_dim)
 
 
 class _ResNet(nn.Module):
@@ -47,10 +53,10 @@ class _ResNet(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x, mask, norm):
+    def __call__(self, x: jax.Array, mask: jax.Array, norm: str) -> dict[str, jax.Array]:
         kernel, stride, pool = STEMS[self.stem]
         x = x.astype(self.dtype)
-        x = _conv(self.width, kernel, stride, self.dtype, "stem")(x)
+        x = conv_layer(self.width, kernel, stride, self.dtype, "stem")(x)
         x = nn.relu(BatchNorm(name="stem_norm")(x, mask, norm))
         if pool:
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
@@ -72,19 +78,19 @@ class _BasicBlock(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x, mask, norm):
+    def __call__(self, x: jax.Array, mask: jax.Array, norm: str) -> jax.Array:
         shortcut = x
-        x = _conv(self.channels, 3, self.stride, self.dtype, "conv1")(x)
+        x = conv_layer(self.channels, 3, self.stride, self.dtype, "conv1")(x)
         x = nn.relu(BatchNorm(name="norm1")(x, mask, norm))
-        x = _conv(self.channels, 3, 1, self.dtype, "conv2")(x)
+        x = conv_layer(self.channels, 3, 1, self.dtype, "conv2")(x)
         x = BatchNorm(name="norm2")(x, mask, norm)
         if shortcut.shape != x.shape:
-            shortcut = _conv(self.channels, 1, self.stride, self.dtype, "downsample")(shortcut)
+            shortcut = conv_layer(self.channels, 1, self.stride, self.dtype, "downsample")(shortcut)
             shortcut = BatchNorm(name="downsample_norm")(shortcut, mask, norm)
         return nn.relu(x + shortcut)
 
 
-def _conv(features: int, kernel: int, stride: int, dtype: Any, name: str) -> nn.Conv:
+def conv_layer(features: int, kernel: int, stride: int, dtype: Any, name: str) -> nn.Conv:
     make = partial(nn.Conv, features, (kernel, kernel), strides=(stride, stride), use_bias=False)
     make = partial(make, conv_general_dilated=convolution())
     return make(padding=kernel // 2, dtype=dtype, name=name)  # torch pads k // 2 on both sides
@@ -93,7 +99,7 @@ def _conv(features: int, kernel: int, stride: int, dtype: Any, name: str) -> nn.
 def _initial_values(key: jax.Array, shapes: Any) -> Any:
     """Kaiming normal, fan-out, as torchvision initialises ResNets; norms start as the identity.
 
-    All kernels are cut from one draw: XLA takes seconds to compile twenty random draws, and 0.3 for one.
+    All kernels are cut from one draw: XLA takes seconds to compile twenty draws, 0.3 s for one.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     kernels = [leaf.size for path, leaf in leaves if path[-1].key == "kernel"]

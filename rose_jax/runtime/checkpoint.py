@@ -1,7 +1,7 @@
-"""The only file that imports Orbax: checkpoints that are whole, verified, and written beside training.
+"""The only file that imports Orbax: verified checkpoints, written in the background.
 
-Orbax commits a folder atomically but restores a flipped bit without a word, so each folder has a manifest of
-checksums, written after the commit. A checkpoint counts only if its manifest is there and agrees.
+Orbax commits a folder atomically but restores a flipped bit without an error. So each folder has a manifest of
+checksums, written after the commit; a checkpoint counts only if its manifest is there and agrees.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ class Checkpoints:
                 shutil.rmtree(leftover, ignore_errors=True)
         self._checkpointer = ocp.StandardCheckpointer()
         self._worker = ThreadPoolExecutor(1)
-        self._pending: tuple[str, Future] | None = None
+        self._pending: tuple[str, Future[None]] | None = None
 
     def save(self, name: str, tree: Any, *, note: Any = None, keep: int | None = None) -> None:
         """Saves `tree` and a JSON `note` under `name`.
 
-        Once that is on disk, all but the newest `keep` of the same prefix (before the last "_") are removed.
+        After that, all but the newest `keep` with the same prefix (before the last "_") are removed.
         """
         self.wait()
-        self.remove(name)  # what a killed run may have left half done
+        self.remove(name)  # a killed run may have left it incomplete
         with self._explained(name):
             self._checkpointer.save(self.folder / name, tree, force=True)
         self._pending = (name, self._worker.submit(self._commit, name, note, keep))
@@ -55,11 +55,11 @@ class Checkpoints:
                 future.result()
 
     def busy(self) -> bool:
-        """Whether the last one is still on its way to the disk: another `save` would have to wait for it."""
+        """Whether the last save is still being written; another `save` would wait for it."""
         return self._pending is not None and not self._pending[1].done()
 
     def usable(self, name: str) -> bool:
-        """Whether it is there and whole; a damaged one is named in a warning."""
+        """Whether it is there and undamaged; a damaged one is named in a warning."""
         problem = self.problem(name)
         if problem not in ("", "absent"):
             logging.warning("Checkpoint %s is not used: %s.", self.folder / name, problem)
@@ -81,7 +81,7 @@ class Checkpoints:
         return sorted(name for name in found if name.rsplit("_", 1)[0] == prefix)
 
     def attempts(self, prefix: str) -> list[str]:
-        """The same, with those whose writing was cut short."""
+        """The same, with those that were not completely written."""
         folders = {path.name for path in self.folder.glob(f"{prefix}_*") if path.is_dir()}
         numbered = {name for name in folders if name.removeprefix(f"{prefix}_").isdigit()}
         return sorted(numbered | set(self.names(prefix)))
@@ -95,19 +95,17 @@ class Checkpoints:
             return self._problem(name, manifest.read_text())
         except FileNotFoundError as error:
             return f"{error.filename} is missing"
-        except (
-            OSError
-        ) as error:  # perhaps only now: what cannot be read must not be taken for damaged, and removed
+        except OSError as error:  # may pass; damaged checkpoints are removed, so this must not count as one
             raise UserError(
-                f"The checkpoint {self.folder / name} cannot be read: {error.strerror}. Nothing was changed. Mend "
-                "that (permissions, a file system that is away, too many open files) and run the same command again."
+                f"The checkpoint {self.folder / name} cannot be read: {error.strerror}. Nothing was changed. Solve that "
+                "(permissions, a missing file system, too many open files) and run the same command again."
             ) from error
 
     def _problem(self, name: str, manifest: str) -> str:
         try:
             saved = json.loads(manifest)
             expected, own = dict(saved["files"]), _digest(saved["files"], saved["note"])
-            if saved.get("digest", own) != own:  # manifests once had none
+            if saved.get("digest", own) != own:  # older manifests have none
                 return "its manifest does not have the content that was written"
         except (ValueError, KeyError, TypeError, AttributeError):
             return "its manifest is not readable"
@@ -121,7 +119,7 @@ class Checkpoints:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def remove_all(self, prefix: str, newer_than: int = -1) -> None:
-        """Removes the checkpoints PREFIX_NUMBER, half-written ones included, whose number is larger."""
+        """Removes the checkpoints PREFIX_NUMBER, incomplete ones too, whose number is larger."""
         names = {path.name.removesuffix(".manifest.json") for path in self.folder.glob(f"{prefix}_*")}
         for name in names:
             number = name.rsplit("_", 1)[1]
@@ -146,7 +144,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Orbax and tensorstore say a full disk in many ways; the user gets one."""
+        """One message for the many errors that Orbax and tensorstore raise when a disk is full."""
         try:
             yield
         except Exception as error:
@@ -156,7 +154,7 @@ class Checkpoints:
             free = shutil.disk_usage(self.folder).free / 2**20
             raise UserError(
                 f"The checkpoint {self.folder / name} could not be written ({free:.0f} MiB are free there): {error}\n"
-                "Earlier checkpoints are intact. Make room or mend the disk, then run the same command again."
+                "Earlier checkpoints are intact. Make room or repair the disk, then run the same command again."
             ) from error
 
     def _manifest(self, name: str) -> Path:

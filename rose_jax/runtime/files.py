@@ -1,4 +1,4 @@
-"""Small files, whole or not at all: written under a temporary name, flushed, then renamed."""
+"""Small files, written atomically: under a temporary name, flushed, then renamed."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether it is a temporary file of write_atomic or of hosts.check_shared; a kill leaves them behind."""
+    """Whether it is a temporary file of write_atomic or hosts.check_shared, left by a killed process."""
     return path.is_file() and bool(re.fullmatch(r"\..+\.[a-z0-9_]{8}|\.shared_\d+", path.name))
 
 
@@ -50,7 +50,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except Exception:  # zipfile, zlib and NumPy each have their own ways to say it
+    except Exception:  # zipfile, zlib and NumPy raise different ones
         return None
 
 

@@ -1,4 +1,4 @@
-"""Several processes that run one command: start-up, agreement, and a stop that all of them take together."""
+"""Several processes that run one command: they start, agree on values, and stop together."""
 
 import contextlib
 import os
@@ -18,24 +18,24 @@ from jax.experimental import multihost_utils
 from rose_jax.errors import UserError
 from rose_jax.runtime.sharding import Layout
 
-START_SECONDS = 300  # queues start the hosts of a job minutes apart
-# If a host dies, the rest must not hang: jax's defaults of 100 and 300 s leave them waiting for minutes.
+START_SECONDS = 300  # a job's hosts may start minutes apart
+# If a host dies, the others should end soon; with jax's defaults of 100 and 300 s they wait for minutes.
 HEARTBEAT_SECONDS = 60
 SHUTDOWN_SECONDS = 15
 PREEMPTED_EXIT_CODE = 75  # EX_TEMPFAIL: nothing is wrong, run the same command again
 
 
 class Preempted(Exception):
-    """A SIGTERM was answered: everything is saved."""
+    """Raised after a SIGTERM, once everything is saved."""
 
 
 def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
-    """Joins the other processes; without arguments as jax detects them (TPU pods, SLURM, Kubernetes)."""
+    """Joins the other processes; without arguments, jax detects them (TPU pods, SLURM, Kubernetes)."""
     given = (bool(coordinator), num_processes > 0, process_id >= 0)
     if any(given) and not all(given):
         raise UserError(
             "--coordinator host:port, --num_processes N and --process_id I belong together; give all three, or none "
-            "where jax can find them out itself (TPU pods, SLURM, Kubernetes)."
+            "where jax detects them (TPU pods, SLURM, Kubernetes)."
         )
     if all(given) and process_id >= num_processes:
         raise UserError(f"--process_id {process_id} is not below --num_processes {num_processes}.")
@@ -62,7 +62,7 @@ def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -
 
 
 def agree(value: bool) -> bool:
-    """What process 0 says, on all of them: decisions that follow from files must be the same everywhere."""
+    """Process 0's value, on all processes, so that all decide alike what depends on files."""
     return bool(agree_on_number(int(value)))
 
 
@@ -78,7 +78,7 @@ def barrier(name: str) -> None:
 
 
 def share(tree: Any) -> Any:
-    """Process 0's arrays on all of them, to the bit; shapes and types must be the same everywhere."""
+    """Process 0's arrays, bit for bit, on all processes; shapes and types must be the same everywhere."""
     if jax.process_count() == 1:
         return tree
     leaves, structure = jax.tree.flatten(tree)
@@ -90,23 +90,23 @@ def share(tree: Any) -> Any:
 
 
 def gather_text(text: str) -> list[str]:
-    """What each process says, in their order."""
+    """The texts of all processes, in the order of their ids."""
     if jax.process_count() == 1:
         return [text]
-    said = np.frombuffer(text.encode(), np.uint8)
-    longest = int(np.max(multihost_utils.process_allgather(np.int32(len(said)))))
-    rows = multihost_utils.process_allgather(np.pad(said, (0, longest - len(said))))
+    own = np.frombuffer(text.encode(), np.uint8)
+    longest = int(np.max(multihost_utils.process_allgather(np.int32(len(own)))))
+    rows = multihost_utils.process_allgather(np.pad(own, (0, longest - len(own))))
     return [bytes(row).rstrip(b"\0").decode() for row in np.asarray(rows)]
 
 
 def check_shared(folder: Path) -> None:
-    """Every process must see what process 0 writes: checkpoints and outcomes are read back by all."""
+    """An error unless all processes see what process 0 writes: all of them read checkpoints and outcomes."""
     if jax.process_count() == 1:
         return
     token = int(multihost_utils.broadcast_one_to_all(np.int32(uuid.uuid4().int % 2**31)))
     path = folder / f".shared_{token}"
     if jax.process_index() == 0:
-        with contextlib.suppress(OSError):  # if process 0 cannot write there, nobody sees the token
+        with contextlib.suppress(OSError):  # then no process sees the token
             path.write_text("")
     barrier("token written")
     seen = path.exists()
@@ -121,7 +121,7 @@ def check_shared(folder: Path) -> None:
 
 
 class Preemption:
-    """Listens for SIGTERM. With several processes jax listens, and all of them stop at one step."""
+    """Notices SIGTERM. With several processes jax notices it, and all of them stop at the same step."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -131,10 +131,10 @@ class Preemption:
             self._previous = signal.signal(signal.SIGTERM, self._note)
 
     def asked(self) -> bool:
-        """To be called by all processes alike, at points where saving makes sense."""
+        """Whether to save and stop now. All processes must call it equally often."""
         self._calls += 1
         if jax.process_count() > 1:
-            # True at one step only, the first that all processes can reach: remember it
+            # jax says True only once, at the first call that all processes can reach: remember it
             self._asked |= multihost_utils.reached_preemption_sync_point(self._calls)
         return self._asked
 
@@ -142,7 +142,7 @@ class Preemption:
         if self._previous is not None:
             signal.signal(signal.SIGTERM, self._previous)
 
-    def _note(self, *_) -> None:
+    def _note(self, *_: Any) -> None:
         self._asked = True
         os.write(2, b"\nSIGTERM: finishing the step, then saving.\n")
 
@@ -150,8 +150,8 @@ class Preemption:
 def _connect_devices() -> None:
     """One sum over all devices, as training will do.
 
-    On CPUs the first sum of a group of devices opens its connections and waits 30 s for all of them, no longer;
-    having compiled a training step, processes are often further apart. `barrier` uses other groups.
+    On CPUs the first sum over a group of devices connects them and fails if processes arrive over 30 s apart, as they
+    may after compiling a training step. `barrier` alone does not connect this group.
     """
     barrier("start")
     layout = Layout()
@@ -161,7 +161,7 @@ def _connect_devices() -> None:
 
 @contextlib.contextmanager
 def _time_limit(seconds: float, message: str) -> Iterator[None]:
-    """Ends the process with `message`. jax's own time-out aborts inside C++: a stack trace, and no exception."""
+    """Ends the process with `message` if time runs out; jax's own time-out aborts in C++ with a stack trace."""
 
     def end() -> None:
         os.write(2, f"error: {message}\n".encode())

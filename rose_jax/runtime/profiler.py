@@ -14,13 +14,13 @@ class Profiler:
         self._first: int | None = None  # step at which the trace began
 
     def after_step(self, step: int, state: Any) -> None:
-        """Starts after the warm-up of whatever task is trained first, stops `steps` steps later."""
+        """Starts the trace after the warm-up of the first task that is trained, ends it `steps` steps later."""
         self._calls += 1
         if self._first is not None:
             if not 0 <= step - self._first < self._steps:
                 self._stop(state)
         elif self._steps and self._calls == WARM_UP:
-            jax.block_until_ready(state)  # steps on their way are not part of the trace
+            jax.block_until_ready(state)  # earlier steps do not belong in the trace
             self._folder.mkdir(parents=True, exist_ok=True)
             jax.profiler.start_trace(str(self._folder))
             self._first = step

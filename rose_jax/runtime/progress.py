@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar per task on a terminal, a plain line now and then anywhere else."""
+"""The display of a run: a bar per task on a terminal, a plain line now and then anywhere else."""
 
 import contextlib
 import sys
@@ -15,11 +15,11 @@ _BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
 class Progress:
-    """Fed with the lines of metrics.jsonl; it never touches the device and never ends a run.
+    """Shows the lines of metrics.jsonl, without work for the device; its errors do not end a run.
 
     Bars need a terminal; without one, a line is written at most every `seconds_between_lines` and at each
-    task's end. Give enabled=False on all processes but one. As a context manager it also moves log messages
-    out of the bar's way.
+    task's end. Give enabled=False on all processes but one. As a context manager it also prints log messages
+    above the bar.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Progress:
         self._bars = enabled and (_is_terminal(self._stream) if bars is None else bars)
         self._bar: _Bar | None = None
         self._stack = contextlib.ExitStack()
-        self._spoke = clock()
+        self._last_time = clock()
         self.task(0, 1, 0)
 
     def __enter__(self) -> "Progress":
@@ -44,7 +44,7 @@ class Progress:
             self._stack.enter_context(logging_redirect_tqdm())
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
         self._stack.close()
 
@@ -72,11 +72,11 @@ class Progress:
         fields.append(f"ETA {self._eta()}")
         if self._bars:
             self._try(lambda: self._move_bar(fields))
-        elif self._step >= self._steps or self._clock() - self._spoke >= self._between:
-            self._say("  ".join([self._title, fields[0], f"step {self._step}/{self._steps}", *fields[1:]]))
+        elif self._step >= self._steps or self._clock() - self._last_time >= self._between:
+            self._print("  ".join([self._title, fields[0], f"step {self._step}/{self._steps}", *fields[1:]]))
 
     def count(self, title: str, done: int, total: int, seconds: float, note: str = "") -> None:
-        """Anything else that takes a while: `done` of `total` things, of which the newest took `seconds`."""
+        """Other long work: `done` of `total` things are finished, the last in `seconds`."""
         if title != self._title:
             self.close()
             self._title, self._steps_after, self._pace, self._step = title, 0, _Pace(), 0
@@ -85,13 +85,13 @@ class Progress:
         fields = [note, f"ETA {self._eta()}"] if note else [f"ETA {self._eta()}"]
         if self._bars:
             self._try(lambda: self._move_bar(fields))
-        elif done >= total or self._clock() - self._spoke >= self._between:
-            self._say("  ".join([self._title, f"{done}/{total}", *fields]))
+        elif done >= total or self._clock() - self._last_time >= self._between:
+            self._print("  ".join([self._title, f"{done}/{total}", *fields]))
 
     def stage(self, summary: str) -> None:
         """A task is trained and scored: its bar stays as it is, and the summary line follows."""
         self.close()
-        self._say(summary)
+        self._print(summary)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -99,7 +99,7 @@ class Progress:
             self._bar = None
 
     def _move_bar(self, fields: list[str]) -> None:
-        if self._bar is None:  # made with its first line: nothing is drawn for tasks that are only read
+        if self._bar is None:  # made here, so that tasks read from disk draw none
             self._bar = _Bar(
                 total=self._steps,
                 desc=self._title,
@@ -118,15 +118,15 @@ class Progress:
             return here
         return f"{here}, run {self._pace.seconds(self._steps - self._step + self._steps_after)}"
 
-    def _say(self, text: str) -> None:
-        self._spoke = self._clock()
-        if self._bars:  # tqdm's own write keeps the bars of other tasks whole
+    def _print(self, text: str) -> None:
+        self._last_time = self._clock()
+        if self._bars:  # print would break the bars of other tasks
             self._try(lambda: tqdm.write(text, file=self._stream))
         elif self._enabled:
             self._try(lambda: print(time.strftime("%H:%M:%S"), text, file=self._stream, flush=True))
 
     def _try(self, show: Callable[[], Any]) -> None:
-        """A terminal that has gone away (a dropped connection) silences the display, not the run."""
+        """If the terminal is gone (a dropped connection), only the display ends."""
         try:
             show()
         except (OSError, ValueError):
@@ -134,7 +134,7 @@ class Progress:
 
 
 class _Bar(tqdm):
-    monitor_interval = 0  # no thread beside the run's own: log lines alone redraw the bar
+    monitor_interval = 0  # no thread of tqdm's: only log lines redraw the bar
 
 
 class _Pace:
@@ -145,7 +145,7 @@ class _Pace:
 
     def add(self, steps: int, seconds: float) -> None:
         new = seconds / max(steps, 1)
-        # The first line holds the compilation, so the second starts afresh.
+        # The first line includes compilation, so the average begins with the second.
         self._value = new if self._lines < 2 else (1 - _SMOOTHING) * self._value + _SMOOTHING * new
         self._lines += 1
 

@@ -8,16 +8,16 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 def in_order(devices: Any) -> list[Any]:
-    """Process by process, so that each holds one range of a batch's rows.
+    """Sorted by process, so that each process holds one range of a batch's rows.
 
-    `jax.make_mesh` would follow the wiring of a TPU slice, in which the chips of its hosts interleave, and the rows
-    that a host has read would not lie where the others expect them.
+    `jax.make_mesh` would follow the wiring of a TPU slice, where chips of different hosts alternate, and rows that
+    a host has read would take the place of others.
     """
     return sorted(devices, key=lambda device: (device.process_index, device.id))
 
 
 class Layout:
-    """Where arrays lie. Global-view jit does the rest: sums over a batch are sums over all devices."""
+    """How arrays are placed. Under jit they are global: a sum over a batch is a sum over all devices."""
 
     def __init__(self, devices: Any = None):
         devices = in_order(jax.devices() if devices is None else devices)
@@ -44,7 +44,7 @@ class Layout:
         def place(leaf: Any) -> jax.Array:
             if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
                 return jax.device_put(leaf, sharding)
-            # device_put would gather the value from every process to see that they agree
+            # device_put would first gather the value from all processes to check that they agree
             host = np.asarray(leaf)
             return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 

@@ -68,7 +68,7 @@ class Workdir:
             self._undo = undo.pop_all()
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._undo.close()
 
     def stop_if_preempted(self) -> None:

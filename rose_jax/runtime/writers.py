@@ -1,6 +1,6 @@
 """Optional places for the lines of metrics.jsonl: TensorBoard and Weights & Biases, each an extra to install.
 
-metrics.jsonl is the record; these are for looking. A writer that fails is dropped with a warning.
+metrics.jsonl is the record; these only display it. A writer that fails is dropped with a warning.
 """
 
 import dataclasses
@@ -52,12 +52,12 @@ class TensorBoard:
         run = _run_name(line)
         if run != self._run:
             self.close()
-            # purge_step: a resumed task's curve continues where its log does, whatever was drawn after that.
+            # purge_step: what was drawn after the step where a resumed task continues is dropped.
             self._events = self._module.SummaryWriter(str(self._folder / run), purge_step=line["step"])
             self._run = run
         for name, value in _measured(line).items():
             self._events.add_scalar(f"{line['kind']}/{name}", value, line["step"])
-        self._events.flush()  # lines are rare, and a killed run should leave what it logged
+        self._events.flush()  # lines are rare, and a killed run should keep what it logged
 
     def close(self) -> None:
         if self._events is not None:
@@ -92,7 +92,7 @@ class WeightsAndBiases:
             self._wandb.define_metric(f"{run}/*", step_metric=f"{run}/step")
             self._last_step[run] = int(self._wandb.summary.get(f"{run}/step") or 0)
         if line["step"] <= self._last_step[run]:
-            return  # W&B cannot take lines back, and a resumed run's are the same bit for bit
+            return  # a resumed run repeats these lines bit for bit, and W&B cannot replace them
         self._last_step[run] = line["step"]
         measured = {"step": line["step"]} | _measured(line)
         self._wandb.log({f"{run}/{name}": value for name, value in measured.items()})
@@ -105,7 +105,7 @@ WRITERS: dict[str, Callable[[Path, Config], Writer]] = {"tensorboard": TensorBoa
 
 
 class _Droppable:
-    """Lets a writer fail once, and leaves it out from then on."""
+    """Calls a writer until it fails, and never after that."""
 
     def __init__(self, name: str, writer: Writer):
         self._name, self._writer = name, writer

@@ -85,7 +85,8 @@ def eliminating(evolver: evolution.Evolver, encoders: int) -> Adaptation:
     lanes = jnp.arange(encoders)
 
     def init(start: Start, classifier: Classifier) -> State:
-        memory, stage, maps = start.memory, start.stage, jnp.asarray(start.drift_map)
+        memory = ClassMemory(*map(jnp.asarray, start.memory))
+        stage, maps = start.stage, jnp.asarray(start.drift_map)
 
         def one(lane: jax.Array) -> Any:
             moves = memory.origin == lane
@@ -93,20 +94,21 @@ def eliminating(evolver: evolution.Evolver, encoders: int) -> Adaptation:
             # The newest old encoder draws the pseudo-features that plain rose draws, so that with two tasks this
             # study gives the same numbers as rose.
             own = jnp.where(lane == stage - 1, start.key, jax.random.fold_in(start.key, lane))
-            return evolver.init(memory.mean, moves, seen, maps[lane], own)
+            return evolver.init(jnp.asarray(memory.mean), jnp.asarray(moves), jnp.asarray(seen), maps[lane], own)
 
         return State(jax.lax.map(one, lanes), memory, stage)
 
     def step(state: State, batch: StreamBatch, classifier: Classifier) -> tuple[State, jax.Array]:
         assert batch.z_old is not None
         assert batch.z_new is not None
-        origin, (images, dim) = state.memory.origin, batch.z_new.shape
+        origin, z_new = state.memory.origin, batch.z_new
+        images, dim = z_new.shape
         z_old = batch.z_old.reshape(images, encoders, dim).transpose(1, 0, 2)
         unscored = jnp.full((images, len(origin)), -jnp.inf, batch.z_new.dtype)
 
         def one(args: Any) -> Any:
             lane, inner, z = args
-            go = lambda inner: evolver.step(inner, z, batch.z_new, batch.valid, batch.enters)  # noqa: E731
+            go = lambda inner: evolver.step(inner, z, z_new, batch.valid, batch.enters)  # noqa: E731
             return jax.lax.cond(lane < state.stage, go, lambda inner: (inner, unscored), inner)
 
         evolvers, scores = jax.lax.map(one, (lanes, state.evolvers, z_old))  # [T-1, n, C]

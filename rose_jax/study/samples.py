@@ -11,6 +11,8 @@ SIZES = (1, 2, 5, 10, 20, 50, 100)
 DRAWS = 5
 STARTS = ("trained", "identity", "random")
 
+Found = dict[str, list[list[float]]]  # last accuracy by arm, size and draw
+
 
 def run(subject: Subject) -> Finding:
     bench, draws = subject.bench(), subject.draws or DRAWS
@@ -63,7 +65,7 @@ def by_class(bench: Bench, draw: int, purpose: int) -> list[np.ndarray]:
     return [order[bench.labels[order] == label] for label in range(bench.scenario.num_classes)]
 
 
-def _lines(found, sizes, grain: int) -> list[dict]:
+def _lines(found: Found, sizes: list[int], grain: int) -> list[dict]:
     lines = [tell.series(name, name, found[name], sizes) for name in ("base", "rose")]
     for name in found:
         if name.endswith(f", {grain}"):
@@ -75,7 +77,7 @@ def _lines(found, sizes, grain: int) -> list[dict]:
     return lines
 
 
-def _says(found, sizes) -> str:
+def _says(found: Found, sizes: list[int]) -> str:
     means = {name: [tell.average(v) for v in values] for name, values in found.items()}
     best = {
         kind: max((n for n in found if n.startswith(f"{kind} ")), key=lambda n: means[n][-1])

@@ -88,8 +88,9 @@ class Evolving(NamedTuple):
 def _adaptation(evolver: evolution.Evolver, granularity: int) -> Adaptation:
     def init(start: Start, classifier: Classifier) -> Evolving:
         memory, motion = start.memory, classifier.motion
-        moves, seen = (memory.origin >= 0) & (memory.origin < start.stage), memory.origin >= 0
-        begin = partial(evolver.init, memory.mean, moves, seen, start.drift_map, start.key)
+        mean, origin, drift_map = map(jnp.asarray, (*memory, start.drift_map))
+        moves, seen = (origin >= 0) & (origin < start.stage), origin >= 0
+        begin = partial(evolver.init, mean, moves, seen, drift_map, start.key)
         pairs = no_pairs(memory.mean.shape[1]) if motion and motion.reads_pairs else None
         state = Evolving(begin(), memory, start.params, jnp.int32(0), jnp.int32(0), pairs)
         if motion is None:

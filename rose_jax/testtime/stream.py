@@ -82,9 +82,8 @@ def feature_calls(
         if z_old is not None:
             old = np.zeros((size, z_old.shape[1]), np.float32)
             old[valid & enters] = z_old[position[valid & enters] // evolve_every]
-        batch = StreamBatch(valid, enters, old, new)
-        folded = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), batch)
-        yield layout.replicate(folded), int(valid.sum())
+        folded = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), (valid, enters, old, new))
+        yield StreamBatch(*layout.replicate(folded)), int(valid.sum())
 
 
 def image_calls(images: Iterable[tuple[Any, int]], layout: Layout) -> Iterator[Call]:

@@ -1,11 +1,13 @@
 """torch's optimizers: weight decay is L2 added to the gradient, before momentum or Adam's moments."""
 
+from typing import Any
+
 import optax
 
 from rose_jax.errors import unknown
 
 
-def network(kind: str, lr, weight_decay, momentum: float) -> optax.GradientTransformation:
+def network(kind: str, lr: Any, weight_decay: Any, momentum: float) -> optax.GradientTransformation:
     """kind: "sgd" (with momentum) or "adam"."""
     if kind == "sgd":
         precondition: optax.GradientTransformation = optax.trace(momentum)

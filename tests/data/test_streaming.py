@@ -175,7 +175,7 @@ def test_workers_do_not_outlive_a_parent_that_was_killed():
     script = (
         "import os, time; from rose_jax.data import streaming\n"
         "worker = os.fork()\n"
-        "if not worker: streaming._live_and_die_with_the_parent(0, 1)\n"
+        "if not worker: streaming._init_worker(0, 1)\n"
         "else: print(worker, flush=True)\n"
         "time.sleep(300)"
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from evolution_oracle import evolve, features
+from evolution_reference import alg2, features
 
 from rose_jax.errors import UserError
 from rose_jax.evolution import Evolution, evolve_features
@@ -26,7 +26,7 @@ def small_stage(seed, n):
 def test_equals_float64_alg2():
     (z_old, z_new, old, new, projector), moves, pseudo, _ = small_stage(40, 190)
     result = evolve_features(z_old, z_new, old, new, projector, **OPTIONS)
-    scores, moved = evolve(pseudo, np.concatenate([old, new]), moves, projector, z_old, z_new, 1e-4)
+    scores, moved = alg2(pseudo, np.concatenate([old, new]), moves, projector, z_old, z_new, 1e-4)
     np.testing.assert_array_equal(result.predictions, scores.argmax(1))
     np.testing.assert_allclose(result.prototypes, moved, atol=2e-4)
     assert result.counts == {"images": 190, "bad_rows": 0, "broken_steps": 0, "ill_posed_steps": 0}
@@ -39,7 +39,7 @@ def test_evolve_every_reads_only_every_kth_old_feature():
     z_old[~enters] = np.nan
     result = evolve_features(z_old, z_new, old, new, projector, **OPTIONS, evolve_every=3)
     table = np.concatenate([old, new])
-    scores, _ = evolve(pseudo, table, moves, projector, z_old, z_new, 1e-4, enters=enters)
+    scores, _ = alg2(pseudo, table, moves, projector, z_old, z_new, 1e-4, enters=enters)
     np.testing.assert_array_equal(result.predictions, scores.argmax(1))
     assert result.counts["bad_rows"] == 0
 
@@ -118,9 +118,9 @@ def test_bad_input_is_named(name, value, message):
         evolve_features(**arguments)
 
 
-def test_noise_that_drowns_the_prototypes_warns():
+def test_noise_larger_than_the_prototypes_warns():
     evolution = Evolution(capacity=8, alpha=0.51)
-    with pytest.warns(UserWarning, match=r"alpha=0.51 drowns the prototypes: noise of norm 1.02"):
+    with pytest.warns(UserWarning, match=r"alpha=0.51 is too large: noise of norm 1.02"):
         evolution.init(np.full((3, 4), 0.5), np.ones((2, 4)))
 
 

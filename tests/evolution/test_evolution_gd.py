@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from evolution_oracle import KEY, features, wrap
+from evolution_reference import KEY, features, wrap
 
 from rose_jax.errors import UserError
-from rose_jax.evolution import gd, gd_oracle
+from rose_jax.evolution import gd, offline_gd
 
 
 class Adam:
@@ -71,10 +71,10 @@ def test_starting_points():
         gd(init="trian")
 
 
-def test_oracle_reaches_the_closed_form():
+def test_offline_descent_reaches_the_closed_form():
     _, _, projector, z_old, z_new, _ = features(np.random.default_rng(33), 400)
     z_old[7, 0] = np.nan
-    drift_map, info = gd_oracle(z_old, z_new, projector)
+    drift_map, info = offline_gd(z_old, z_new, projector)
     good = np.arange(400) != 7
     best = np.linalg.lstsq(z_old[good].astype(np.float64), z_new[good], rcond=None)
     closed = float(np.mean((z_old[good] @ best[0] - z_new[good]) ** 2))
@@ -84,7 +84,7 @@ def test_oracle_reaches_the_closed_form():
     np.testing.assert_allclose(info.loss, reached, rtol=1e-4)
     assert 0 <= info.gap < 0.02
     assert info.gap == pytest.approx(info.loss / info.closed_form_loss - 1)
-    stopped, early = gd_oracle(z_old, z_new, projector, max_steps=50)
+    stopped, early = offline_gd(z_old, z_new, projector, max_steps=50)
     assert not early.converged
     assert early.steps == 50
     assert early.loss > info.loss

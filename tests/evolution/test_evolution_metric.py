@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from evolution_oracle import engine, evolve, features, queue_of, wrap
+from evolution_reference import alg2, engine, features, queue_of, wrap
 
 from rose_jax.evolution import Metric, gd
 
@@ -20,7 +20,7 @@ def test_scores_in_a_metric(solver, granularity, capacity):
     under_test = engine(solver, capacity, granularity)
     pseudo = queue_of(under_test.start(*stage))
     state, scores = under_test.run(stage, z_old, z_new, metric=METRIC)
-    expected, moved = evolve(pseudo, *stage, z_old, z_new, 1e-4, granularity, center=CENTER, transform=TRANSFORM)
+    expected, moved = alg2(pseudo, *stage, z_old, z_new, 1e-4, granularity, center=CENTER, transform=TRANSFORM)
     np.testing.assert_allclose(scores, expected, atol=5e-5)
     np.testing.assert_allclose(under_test.evolver.prototypes(state), moved, atol=2e-4)
 
@@ -36,8 +36,8 @@ def test_another_metric_midway(solver):
     rows = [np.pad(x[100:], ((0, 100), (0, 0))) for x in (z_old, z_new)]
     valid = np.arange(200) < 100
     state, second = under_test.step(state, *rows, valid, valid)
-    cosines, _ = evolve(pseudo, *stage, z_old, z_new, 1e-4)
-    whitened, moved = evolve(pseudo, *stage, z_old, z_new, 1e-4, center=CENTER, transform=TRANSFORM)
+    cosines, _ = alg2(pseudo, *stage, z_old, z_new, 1e-4)
+    whitened, moved = alg2(pseudo, *stage, z_old, z_new, 1e-4, center=CENTER, transform=TRANSFORM)
     np.testing.assert_allclose(first, cosines[:100], atol=5e-5)
     np.testing.assert_allclose(second[:100], whitened[100:], atol=5e-5)
     np.testing.assert_allclose(under_test.evolver.prototypes(state), moved, atol=2e-4)
@@ -58,5 +58,5 @@ def test_gradient_descent_moves_the_same_whatever_the_metric():
 def test_with_metric_asks_for_one_from_the_start():
     *stage, _, _, _ = features(np.random.default_rng(24), 1)
     state = engine("blocked").start(*stage)
-    with pytest.raises(ValueError, match="given a metric by init"):
+    with pytest.raises(ValueError, match="init was given a metric"):
         engine("blocked").evolver.with_metric(state, METRIC)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from evolution_oracle import KEY, engine, evolve, features, queue_of, wrap
+from evolution_reference import KEY, alg2, engine, features, queue_of, wrap
 
 from rose_jax.evolution import predict, ridge_for, rose
 from rose_jax.evolution.blocked import blocked
@@ -33,7 +33,7 @@ def test_equals_float64(solver, granularity, capacity, block, n, dead):
     under_test = engine(solver, capacity, granularity, block)
     pseudo = queue_of(under_test.start(*stage))
     state, scores = under_test.run(stage, z_old, z_new)
-    expected, moved = evolve(pseudo, *stage, z_old, z_new, 1e-4, granularity)
+    expected, moved = alg2(pseudo, *stage, z_old, z_new, 1e-4, granularity)
     np.testing.assert_allclose(scores, expected, atol=3e-5)
     np.testing.assert_allclose(under_test.evolver.prototypes(state), moved, atol=2e-4)
     np.testing.assert_allclose(prototypes[moves] @ under_test.evolver.map(state), moved[moves], atol=2e-4)
@@ -49,7 +49,7 @@ def test_float64_is_exact(solver):
         under_test = wrap(rose(50, 0.2, 1, solver, 1e-6, 16))
         pseudo = queue_of(under_test.start(*stage))
         state, scores = under_test.run(stage, z_old, z_new, size=90)
-        expected, moved = evolve(pseudo, *stage, z_old, z_new, 1e-6)
+        expected, moved = alg2(pseudo, *stage, z_old, z_new, 1e-6)
         assert scores.dtype == np.float64
         np.testing.assert_allclose(scores, expected, atol=1e-10)
         np.testing.assert_allclose(under_test.evolver.prototypes(state), moved, atol=1e-9)
@@ -70,7 +70,7 @@ def test_default_ridge_predicts_like_least_squares_where_that_is_well_posed():
     _, scores = under_test.run(stage, z_old, z_new)
     windows = (z_old[i - 70 : i].astype(np.float64) for i in range(70, 200, 10))
     assert min(np.linalg.eigvalsh(window.T @ window)[0] for window in windows) >= 100 * before.lam
-    expected, _ = evolve(queue_of(before), *stage, z_old, z_new, rho=0.0)
+    expected, _ = alg2(queue_of(before), *stage, z_old, z_new, rho=0.0)
     np.testing.assert_array_equal(predict(scores), expected.argmax(1))
 
 
@@ -144,7 +144,7 @@ def test_images_outside_the_budget_are_scored_but_not_queued(solver):
     z_old[~enters] = np.nan  # never computed
     pseudo = queue_of(engine(solver).start(*stage))
     state, scores = engine(solver).run(stage, z_old, z_new, enters=enters)
-    expected, moved = evolve(pseudo, *stage, z_old, z_new, 1e-4, enters=enters)
+    expected, moved = alg2(pseudo, *stage, z_old, z_new, 1e-4, enters=enters)
     np.testing.assert_allclose(scores, expected, atol=3e-5)
     np.testing.assert_allclose(engine(solver).evolver.prototypes(state), moved, atol=2e-4)
     assert state.counts.bad_rows == 0

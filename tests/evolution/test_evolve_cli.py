@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from evolution_oracle import features
+from evolution_reference import features
 
 from rose_jax.evolution import evolve_features
 from rose_jax.evolve import main

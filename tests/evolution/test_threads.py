@@ -1,4 +1,4 @@
-"""BLAS has one thread while a stream evolves, and its own number before and after."""
+"""BLAS has one thread while a stream is classified, and its own number before and after."""
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ def test_an_error_gives_the_threads_back():
         threads.wait_with_one_blas_thread(fail, jnp.zeros(1))
 
 
-def test_of_several_threads_the_last_one_out_restores():
+def test_the_limit_ends_when_nobody_is_inside():
     first, second = threads.one_blas_thread(), threads.one_blas_thread()
     first.__enter__()
     second.__enter__()

@@ -79,7 +79,9 @@ def test_nothing_changed_nothing_is_done(workdir, done):
 def test_an_option_of_another_objective_refuses_nothing(workdir, done):
     run(workdir, methods=("base", "rose"), efc__efm_weight=3.0)
     assert done == {"trained": [], "streamed": []}
-    with pytest.raises(UserError, match=r"(?s)encoders of 'efc' .* other options:\n  efc.efm_weight: there 10.0, here 3.0"):
+    with pytest.raises(
+        UserError, match=r"(?s)encoders of 'efc' .* other options:\n  efc.efm_weight: there 10.0, here 3.0"
+    ):
         run(workdir, efc__efm_weight=3.0)
 
 
@@ -88,7 +90,9 @@ def test_the_loss_of_base_refuses_base_and_leaves_efc_alone(workdir, done):
         run(workdir, methods=("base",), loss__kd_weight=1.0)
     results = run(workdir, methods=("efc",), loss__kd_weight=1.0)
     assert done == {"trained": [], "streamed": []}
-    assert set(results["scores"]) == {"efc"}, "rows of encoders that were trained with other options leave the table"
+    assert set(results["scores"]) == {"efc"}, (
+        "rows of encoders that were trained with other options leave the table"
+    )
     assert set(run(workdir, methods=("efc",))["scores"]) == {"efc"}
 
 
@@ -169,7 +173,9 @@ def test_one_outcome_file_per_row_stage_and_options(workdir, monkeypatch):
     real = trajectory.make_begin
     monkeypatch.setattr(trajectory, "make_begin", lambda objective, seed: real(objective, seed + 1))
     run(workdir)
-    assert len(list((workdir / "scores").glob("rose_*_stage_001.npz"))) == 1, "of encoders that are gone none stays"
+    assert len(list((workdir / "scores").glob("rose_*_stage_001.npz"))) == 1, (
+        "of encoders that are gone none stays"
+    )
 
 
 def test_a_workdir_of_the_version_before_is_refused(workdir):
@@ -211,5 +217,7 @@ def test_budgeted_evolution_spends_a_quarter_on_the_old_encoder(workdir, monkeyp
     monkeypatch.setattr(Features, "encode", encode)
     first = run(workdir, methods=("rose",), evolution__evolve_every=4)
     stream = len(np.load(next((workdir / "scores").glob("rose_*_stage_001.npz")))["predictions"])
-    assert passed == [stream // 2, stream, -(-stream // 4)], "f_0 at stage 0; f_1 of all and f_0 of a quarter at stage 1"
+    assert passed == [stream // 2, stream, -(-stream // 4)], (
+        "f_0 at stage 0; f_1 of all and f_0 of a quarter at stage 1"
+    )
     assert first["scores"]["rose"]["ms_per_image"] > 0

@@ -62,7 +62,9 @@ def test_predictions_use_the_statistics_of_the_batch(alone):
     images = features.images.splits["test"].images
     for stage, outcome in enumerate(outcomes):
         left, stream = snapshots(features), features.images.stream(stage)
-        prototypes = np.concatenate([left[0].memory.mean[:5] * 2**stage, left[1].memory.mean[5:]])[: 5 * (stage + 1)]
+        prototypes = np.concatenate([left[0].memory.mean[:5] * 2**stage, left[1].memory.mean[5:]])[
+            : 5 * (stage + 1)
+        ]
         expected = []
         for start in range(0, len(stream), BATCH):
             pixels = np.asarray(images[stream[start : start + BATCH]], np.float64) / 255

@@ -1,7 +1,7 @@
 """AutoAugment's CIFAR-10 policy (Cubuk et al., 2019) for whole batches, as LDC and ADC apply it.
 
-They carry DeepVoltaire's reading of the paper, in PyCIL's version (where a rotation draws a sign too); this
-follows it operation by operation, Pillow's rounding, resampling and grey fill included.
+Both use DeepVoltaire's implementation in PyCIL's version, where rotations draw a sign too. This gives the same
+pixels, with Pillow's rounding, resampling and grey fill.
 """
 
 import itertools
@@ -69,14 +69,14 @@ MAGNITUDES: dict[str, np.ndarray] = {
 }
 
 ENHANCEMENTS = ("color", "contrast", "sharpness", "brightness")  # a factor 1 - magnitude or 1 + magnitude
-SIGNED = (*ENHANCEMENTS, *warps.GEOMETRIC)  # the sign is a coin's; the rest act one way only
+SIGNED = (*ENHANCEMENTS, *warps.GEOMETRIC)  # these draw a sign
 COLOUR = ("identity", "invert", "solarize", "posterize", "autocontrast", "equalize", *ENHANCEMENTS)
 
-SKIPPED, MINUS, PLUS = 0, 1, 2  # what became of an operation
+SKIPPED, MINUS, PLUS = 0, 1, 2  # outcomes: an operation is not applied, or applied with that sign
 
 
 def autoaugment(key: Array, images: Array) -> Array:
-    """One sub-policy for each image: each of its two operations happens or not, with a random sign.
+    """One sub-policy for each image: each of its two operations is applied or not, with a random sign.
 
     images: uint8 [B, H, W, 3] -> the same.
     """
@@ -84,7 +84,7 @@ def autoaugment(key: Array, images: Array) -> Array:
 
 
 def draw(key: Array, batch: int) -> tuple[Array, Array]:
-    """Which of POLICY, int [B], and what becomes of its two operations, [B, 2] of SKIPPED, MINUS, PLUS."""
+    """Indices into POLICY, int [B], and the outcomes of both operations, [B, 2] of SKIPPED, MINUS, PLUS."""
     uniform = jax.random.uniform(key, (batch, 5))  # one draw: threefry is slow to compile
     sub_policy = jnp.floor(len(POLICY) * uniform[:, 0]).astype(jnp.int32)
     probability = jnp.asarray([[op.probability for op in pair] for pair in POLICY], jnp.float32)[sub_policy]
@@ -93,7 +93,7 @@ def draw(key: Array, batch: int) -> tuple[Array, Array]:
 
 
 def apply_policy(images: Array, sub_policy: Array, outcome: Array) -> Array:
-    """What `draw` drew. images: uint8 [B, H, W, 3]; sub_policy: [B]; outcome: [B, 2]."""
+    """Applies what `draw` returned. images: uint8 [B, H, W, 3]; sub_policy: [B]; outcome: [B, 2]."""
     table, drawable_warps = _operation_table()
     maps = warps.source_maps(drawable_warps, *images.shape[1:3])
 
@@ -102,8 +102,8 @@ def apply_policy(images: Array, sub_policy: Array, outcome: Array) -> Array:
         coloured = apply_colour(planes, operation, strength)
         return jnp.where((warp > 0)[:, None, None, None], warps.warp(planes, maps, warp), coloured), None
 
-    # A loop, since XLA's CPU compiler would fuse the second operation with the first and redo the first
-    # for every pixel the second reads.
+    # A loop, because XLA's CPU compiler would fuse both operations and repeat the first for every pixel that the
+    # second reads.
     planes, _ = jax.lax.scan(apply_slot, jnp.moveaxis(images, -1, 1), jnp.arange(2))
     return jnp.moveaxis(planes, 1, -1)
 
@@ -116,8 +116,8 @@ def apply_colour(images: Array, operation: Array, strength: Array) -> Array:
     is_op = {name: (operation == index)[:, None, None, None] for index, name in enumerate(COLOUR)}
     strength = strength[:, None, None, None]
 
-    # Besides saving work, the branch keeps XLA's CPU compiler from fusing the filter with all that follows,
-    # which makes the whole five times slower.
+    # The branch saves work and keeps XLA's CPU compiler from fusing the filter with what follows, which would
+    # make the whole five times slower.
     smoothed = jax.lax.cond(jnp.any(is_op["sharpness"]), colour.smooth, lambda same: same, images)
 
     degenerate = jnp.zeros_like(images)  # brightness
@@ -160,7 +160,7 @@ def _operation_table() -> tuple[_OperationTable, list[warps.Warp]]:
 
 
 def signed_strength(operation: Operation, outcome: int) -> float:
-    """The operation's strength when it came out MINUS or PLUS."""
+    """The operation's strength for the outcome MINUS or PLUS."""
     magnitude = float(MAGNITUDES[operation.name][operation.level])
     if operation.name in SIGNED and outcome == MINUS:
         magnitude = -magnitude

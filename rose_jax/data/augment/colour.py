@@ -1,7 +1,7 @@
 """Pillow's colour operations on uint8 batches [B, 3, H, W], each image with its own strength [B, 1, 1, 1].
 
-Results are whole grey levels, rounded as Pillow rounds them. Channels come first here, because XLA's loops on the
-CPU run along the last axis, and one of three is slow.
+Results are whole grey levels, rounded as Pillow rounds them. Channels come first, because XLA's CPU loops run along
+the last axis, and an axis of three would be slow.
 """
 
 import jax
@@ -91,7 +91,7 @@ def shift_hue(images: Array, shift: Array) -> Array:
 def histogram(images: Array) -> Array:
     """How often each level occurs in each channel. -> float32 (whole numbers) [B, 3, 256]."""
     pixels = images.reshape(*images.shape[:2], -1)
-    # Exact either way: a CPU is quick at adding one by one, an accelerator at multiplying matrices.
+    # Both are exact. CPUs are fast at scattered additions, accelerators at matrix products.
     return jax.lax.platform_dependent(pixels, cpu=histogram_by_scatter, default=histogram_by_matmul)
 
 
@@ -146,7 +146,7 @@ def _from_hsv(hue: Array, saturation: Array, value: Array) -> Array:
     rising = jnp.floor(value * (1 - ratio * (1 - part)) + 0.5)
 
     def channel(*by_sixth: Array) -> Array:
-        result = by_sixth[0]  # the first and, hue 255 being red again, the seventh
+        result = by_sixth[0]  # sixth 0, or 6 for hue 255, which is red again
         for index, choice in enumerate(by_sixth[1:], start=1):
             result = jnp.where(sixth == index, choice, result)
         return result

@@ -1,4 +1,4 @@
-"""Crops and flips of a batch [B, H, W, C], each image its own."""
+"""Random crops and flips of a batch [B, H, W, C]; each image draws its own."""
 
 import math
 from typing import NamedTuple
@@ -41,7 +41,7 @@ def random_flip(key: Array, images: Array, probability: float = 0.5) -> Array:
 def random_box(key: Array, batch: int, height: int, width: int, scale: tuple[float, float]) -> Box:
     """torchvision's RandomResizedCrop: area U(scale), ratio log-uniform in RATIO, the first of ten that fits.
 
-    If none fits, the largest central box with an admitted ratio: of a square image, all of it.
+    If none fits, the largest central box with a ratio in RATIO: of a square image, all of it.
     """
     uniform = jax.random.uniform(key, (batch, TRIES + 1, 2))  # one draw: threefry is slow to compile
     tries, corner = uniform[:, :-1], uniform[:, -1]
@@ -62,25 +62,3 @@ def random_box(key: Array, batch: int, height: int, width: int, scale: tuple[flo
     top = jnp.where(found, jnp.floor(corner[:, 0] * (slack_y + 1)), slack_y // 2)
     left = jnp.where(found, jnp.floor(corner[:, 1] * (slack_x + 1)), slack_x // 2)
     return Box(*(part.astype(jnp.int32) for part in (top, left, box_height, box_width)))
-
-
-def enlarge(images: Array, box: Box) -> Array:
-    """Cuts each image's box and resizes it bilinearly to the whole image's size. uint8 [B, H, W, C].
-
-    As Image.resize: across, rounded to whole levels, then down. Antialiasing never enters, for a box is at most as
-    large as the result. Products of matrices, so that an accelerator need not gather.
-    """
-    _, height, width, _ = images.shape
-    across = _interpolation(box.left, box.width, width)
-    down = _interpolation(box.top, box.height, height)
-    rows = jnp.einsum("bxj,bijc->bixc", across, images.astype(jnp.float32), precision="highest")
-    result = jnp.einsum("byi,bixc->byxc", down, jnp.floor(rows + 0.5), precision="highest")
-    return jnp.floor(result + 0.5).astype(jnp.uint8)
-
-
-def _interpolation(start: Array, length: Array, size: int) -> Array:
-    """Bilinear weights [B, size out, size in] that stretch the pixels start .. start + length - 1 to all."""
-    first, length = start.astype(jnp.float32)[:, None], length.astype(jnp.float32)[:, None]
-    place = (jnp.arange(size)[None, :] + 0.5) * length / size - 0.5
-    place = first + jnp.clip(place, 0, length - 1)
-    return jnp.maximum(0, 1 - jnp.abs(place[:, :, None] - jnp.arange(size)[None, None, :]))

@@ -15,7 +15,7 @@ from jax import Array
 from rose_jax import errors
 from rose_jax.data.augment import autoaugment, colour, geometry, resize
 
-# torchvision's ColorJitter(brightness=63/255), the CIFAR recipe of PyCIL and what descends from it.
+# torchvision's ColorJitter(brightness=63/255), the CIFAR recipe of PyCIL and code derived from it.
 BRIGHTNESS_JITTER = 63 / 255
 
 
@@ -76,7 +76,7 @@ def flip(key: Array, images: Array, pad: int) -> Array:
 
 
 def shift(key: Array, images: Array, pad: int) -> Array:
-    """Digits: zero-padded random crop and no flip, for a mirrored digit is another sign."""
+    """Digits: zero-padded random crop, and no flip because a mirrored digit is no digit."""
     return geometry.random_crop(key, images, pad)
 
 

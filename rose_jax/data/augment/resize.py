@@ -9,7 +9,7 @@ from rose_jax.data.augment.geometry import Box
 def resized_crop(images: Array, box: Box, size: int) -> Array:
     """Cuts each image's box and resizes it to size x size. uint8 [B, H, W, C] -> uint8 [B, size, size, C].
 
-    Across first, rounded to whole levels, then down. Products of matrices, so that nothing is gathered.
+    Columns first, rounded to whole levels, then rows. As matrix products, which accelerators prefer to gathers.
     """
     across = _weights(box.left, box.width, images.shape[2], size)
     down = _weights(box.top, box.height, images.shape[1], size)
@@ -20,7 +20,7 @@ def resized_crop(images: Array, box: Box, size: int) -> Array:
 
 def _weights(start: Array, length: Array, size_in: int, size_out: int) -> Array:
     """[B, out, in]: a triangle around each output's centre, as wide as the step between outputs but never
-    narrower than a pixel, cut off at the box and brought to sum 1."""
+    narrower than a pixel, cut off at the box and normalised to sum 1."""
     scale = (length.astype(jnp.float32) / size_out)[:, None]
     centre = start.astype(jnp.float32)[:, None] + (jnp.arange(size_out)[None, :] + 0.5) * scale
     pixel = jnp.arange(size_in)

@@ -1,4 +1,4 @@
-"""What FCS makes of a batch, all of it in jit: rotations as classes, mixtures as classes, a second view.
+"""What FCS adds to a batch, inside jit: rotations as classes, mixtures as classes, a second view.
 
 RoSE's warm start trains with the same (its supplement: "follow FCS").
 """
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rose_jax.data.augment import colour, geometry
+from rose_jax.data.augment import colour, geometry, resize
 
 ROTATIONS = 4
 VIEW_SCALE = (0.2, 1.0)
@@ -41,14 +41,14 @@ def rotations(images: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def second_view(key: Array, images: Array) -> Array:
-    """The contrastive view, from the image as it is stored: uint8 [B, H, W, 3] -> the same, not normalised.
+    """The contrastive view, from the image as it is stored: uint8 [B, H, H, 3] -> the same, not normalised.
 
     RandomResizedCrop(scale=(0.2, 1)), RandomGrayscale(0.2), ColorJitter(0.4, 0.4, 0.4, 0.4) always, flip.
     """
-    batch, height, width, _ = images.shape
+    batch, size = images.shape[:2]
     crop_key, gray_key, jitter_key, flip_key = jax.random.split(key, 4)
-    box = geometry.random_box(crop_key, batch, height, width, VIEW_SCALE)
-    planes = jnp.moveaxis(geometry.enlarge(images, box), -1, 1)
+    box = geometry.random_box(crop_key, batch, size, size, VIEW_SCALE)
+    planes = jnp.moveaxis(resize.resized_crop(images, box, size), -1, 1)
     gray = jax.random.bernoulli(gray_key, VIEW_GRAYSCALE, (batch, 1, 1, 1))
     planes = jnp.where(gray, colour.luminance(planes), planes)
     planes = colour_jitter(planes, *draw_jitter(jitter_key, batch, VIEW_JITTER))
@@ -77,7 +77,7 @@ def colour_jitter(images: Array, order: Array, strength: Array) -> Array:
         degenerate = jnp.where(is_contrast, colour.mean_luminance(planes), jnp.uint8(0))
         degenerate = jnp.where(is_saturation, colour.luminance(planes), degenerate)
         blended = colour.blend(degenerate, planes, amount)
-        # The branch keeps XLA's CPU compiler from fusing the long way through HSV with the rest, which is slow.
+        # The branch keeps XLA's CPU compiler from fusing the HSV conversion with the rest, which would be slow.
         shift = jnp.trunc(255 * amount)
         hued = jax.lax.cond(jnp.any(is_hue), colour.shift_hue, lambda same, _: same, planes, shift)
         return jnp.where(is_hue, hued, blended), None
@@ -91,15 +91,17 @@ def mix_classes(
     """IL2A's class mixing: the batch with `times` permutations of itself, one new class per pair of classes.
 
     lam * a + (1 - lam) * b with lam ~ Beta(20, 20), or 0.5 where that is not within [0.4, 0.6]. A mixture of a
-    class with itself is not valid. Images that `mask` excludes are padding: they are permuted among themselves, and
-    how many there are changes nothing for the others (draws have the image first, so that they follow from its row).
+    class with itself is not valid. Images with mask False are padding: they are permuted among themselves, and their
+    number changes nothing for the others (an image's draws depend on its row, since it is their first axis).
     images: float [B, H, W, C]; labels: int [B], from `offset` on; offset: int, the task's first class; mask: [B].
     """
     batch = images.shape[0]
     order_key, lam_key = jax.random.split(key)
     mask = jnp.ones(batch, bool) if mask is None else mask
     draws = jnp.where(mask[:, None], jax.random.uniform(order_key, (batch, times)), 2.0)
-    place = jnp.where(mask, jnp.cumsum(mask) - 1, mask.sum() + jnp.cumsum(~mask) - 1)  # [B] among its own kind
+    place = jnp.where(
+        mask, jnp.cumsum(mask) - 1, mask.sum() + jnp.cumsum(~mask) - 1
+    )  # [B] rank among images or among padding
     partner = jnp.argsort(draws, axis=0)[place].T.reshape(-1)  # permutations
     itself = jnp.tile(jnp.arange(batch), times)
 

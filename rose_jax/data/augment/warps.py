@@ -1,7 +1,7 @@
 """Pillow's rotation, translation and shear with a grey fill, for a batch in which each image has its own.
 
-The warps a policy can draw are few and known beforehand. Their source maps are made once, in NumPy and by
-Pillow's own arithmetic, so that the batch needs no more than a gather, and a pixel lands where Pillow puts it.
+The warps a policy can draw are few and known beforehand. Their source maps are made once in NumPy, with Pillow's
+arithmetic, so that a batch needs only a gather and every pixel is placed as by Pillow.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def warp(images: Array, maps: SourceMap, choice: Array) -> Array:
     batch, _, height, width = images.shape
     row, column, fraction, inside = (jnp.asarray(part)[choice] for part in maps)  # each [B, H, W]
 
-    # A pixel is gathered whole, as one integer: a third of the gathers.
+    # The three channels of a pixel are gathered as one integer: a third of the gathers.
     packed = _pack([images[:, c].astype(jnp.int32) for c in range(3)]).reshape(batch, height * width)
 
     def tap(offset: int) -> Array:

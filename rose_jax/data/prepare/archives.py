@@ -28,7 +28,7 @@ class Files(Protocol):
 def open_files(source: str | Path, marker: str) -> Iterator[Files]:
     """The folder or archive at `source`; its root is where the file or folder `marker` lies (say wnids.txt).
 
-    `source` may also be a folder around the root.
+    `source` may also be the folder that contains the root.
     """
     path = Path(source).expanduser()
     if not path.exists():

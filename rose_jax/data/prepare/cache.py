@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ def cached_arrays(folder: Path, fingerprint: str, make: Callable[[Path], None]) 
     if _fingerprint_of(folder) != fingerprint:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            # a name of its own: hosts that share the folder may have equal process ids
+            # mkdtemp, not the process id: hosts that share the folder may have equal ones
             incomplete = Path(tempfile.mkdtemp(prefix=f"{folder.name}.incomplete-", dir=folder.parent))
         except OSError as error:
             raise UserError(
                 f"Cannot write the decoded images to {folder.parent} ({error}). The data folder must be writable "
-                "for the first run; to read records from a place that is not, link them into a folder of your own."
+                "for the first run. If the records' folder is not, link them into one that is."
             ) from error
         try:
             make(incomplete)
@@ -105,5 +105,5 @@ def _replace_folder(new: Path, folder: Path, fingerprint: str) -> None:
         shutil.rmtree(stale)
 
 
-def _progress(records: Any, description: str):
+def _progress(records: Any, description: str) -> Iterable[int]:
     return tqdm(range(len(records)), description, unit=" images", disable=not sys.stderr.isatty())

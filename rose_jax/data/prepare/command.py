@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -87,23 +88,16 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            "\nInterrupted: nothing half-written is left to be read. Run the same command again.",
-            file=sys.stderr,
-        )
+        print("\nInterrupted; no incomplete dataset is left. Run the same command again.", file=sys.stderr)
         return 130
     print(done)
     return 0
 
 
-@contextlib.contextmanager
-def _open_contents(name: str, path: Path, class_list: str | None) -> Iterator[Contents]:
+def _open_contents(name: str, path: Path, class_list: str | None) -> AbstractContextManager[Contents]:
     if name == "imagenet100":
-        with imagenet100.open_contents(path, class_list) as contents:
-            yield contents
-    else:
-        with {"cifar100": cifar100.open_contents, "tiny": tiny.open_contents}[name](path) as contents:
-            yield contents
+        return imagenet100.open_contents(path, class_list)
+    return {"cifar100": cifar100.open_contents, "tiny": tiny.open_contents}[name](path)
 
 
 def _write(name: str, root: Path, contents: Contents, provenance: dict[str, Any], class_list: str | None) -> Path:
@@ -126,7 +120,7 @@ def _write(name: str, root: Path, contents: Contents, provenance: dict[str, Any]
 
 @contextlib.contextmanager
 def _staging(root: Path, name: str) -> Iterator[Path]:
-    """A folder of this process alone beside the prepared sets, without what a killed run left there."""
+    """A locked folder beside the prepared sets; what a killed run left in it is removed."""
     root.mkdir(parents=True, exist_ok=True)
     staging = root / f".incomplete-{name}"
     with (root / f".incomplete-{name}.lock").open("w") as lock:
@@ -138,7 +132,7 @@ def _staging(root: Path, name: str) -> Iterator[Path]:
         try:
             yield staging
         finally:
-            # The lock file stays: unlinked, two later runs could each hold a lock on a file of that name.
+            # The lock file stays: once removed, two later runs could each lock a file of that name.
             shutil.rmtree(staging, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Downloads that resume: bytes gather in FILE.part, which becomes FILE once its checksum is right."""
+"""Downloads that resume: bytes go to FILE.part, which is renamed to FILE when its checksum is right."""
 
 import sys
 import urllib.error
@@ -10,12 +10,12 @@ from tqdm import tqdm
 from rose_jax.data.prepare.archives import md5_of
 from rose_jax.errors import UserError
 
-_TIMEOUT = 10.0  # seconds without an answer; a machine without a network should hear so at once
+_TIMEOUT = 10.0  # seconds without an answer; short, for machines without a network
 _BLOCK = 1 << 20
 
 
 def download(url: str, target: Path, md5: str) -> Path:
-    """Fetches `url` to `target` unless it is there; continues a part left by an interrupted run."""
+    """Fetches `url` to `target` unless it is there; continues what an interrupted run has fetched."""
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def _fetch(url: str, part: Path) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
-        if have and error.code == 416:  # nothing after the bytes we have: the file is whole
+        if have and error.code == 416:  # there are no bytes after ours: the file is complete
             return
         raise
     with response:

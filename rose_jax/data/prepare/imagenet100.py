@@ -1,7 +1,7 @@
 """ImageNet-100 from an ImageNet folder (train/WNID/*.JPEG, val/WNID/*.JPEG): a hundred of its classes.
 
-The default list is the one of PyCIL and its descendants: of the thousand wnids in sorted order, the first
-hundred after the 1993 shuffle. The hundred in sorted-wnid order are labels 0..99.
+The default list is PyCIL's: the thousand wnids sorted, shuffled with seed 1993, the first hundred of them. Labels
+0..99 are these hundred in sorted order.
 """
 
 import contextlib
@@ -13,8 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from rose_jax.data.decode import checked_image
 from rose_jax.data.prepare.archives import open_files
-from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents, checked_image
+from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents
 from rose_jax.errors import UserError
 
 DEFAULT_LIST = Path(__file__).parents[1] / "imagenet100.txt"
@@ -25,10 +26,7 @@ class RoseImagenet100(ImageBuilder):
     """JPEGs of full resolution; crops are taken when they are read."""
 
     NUM_CLASSES = 100
-    PER_CLASS: ClassVar = {
-        "train": (732, 1300),
-        "test": (50, 50),
-    }  # ILSVRC 2012: its smallest and largest class
+    PER_CLASS: ClassVar = {"train": (732, 1300), "test": (50, 50)}  # fewest and most in ILSVRC 2012
 
 
 def read_class_list(path: str | Path | None = None) -> tuple[str, ...]:

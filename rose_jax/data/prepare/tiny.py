@@ -12,8 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from rose_jax.data.decode import checked_image
 from rose_jax.data.prepare.archives import Files, open_files
-from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents, checked_image
+from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents
 from rose_jax.errors import UserError
 
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"

@@ -8,7 +8,7 @@ import numpy as np
 
 from rose_jax.errors import UserError
 
-# The array constructor by the public route: its module is numpy.core or numpy._core, by version of NumPy.
+# The array constructor, taken from an array: its module is numpy.core or numpy._core, by version of NumPy.
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
 
 _ADMITTED = {

@@ -70,7 +70,7 @@ def features(rng, n, dim=24, classes=12, old=8, dead=0, spread=0.4):
     return as_float32[0], np.arange(classes) < old, *as_float32[1:], labels
 
 
-def evolve(
+def alg2(
     pseudo, prototypes, moves, projector, z_old, z_new, rho, granularity=1, enters=None, center=0.0, transform=None
 ):
     """Cosines [n, C] after each group's update, and the prototypes at the end.
