@@ -103,7 +103,7 @@ def make_search(apply: EncoderApply, step_norm: str) -> Search:
     """
     axes = (0, 1, 2, 3) if step_norm == "batch" else (1, 2, 3)
 
-    def error(images: Array, variables: PyTree, prototype: Array) -> jax.Array:
+    def error(images: jax.Array, variables: PyTree, prototype: Array) -> jax.Array:
         feature = apply(variables, images)[0]["feature"]
         return jnp.mean(jnp.square(feature - prototype[None, :]))
 
