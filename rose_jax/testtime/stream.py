@@ -30,14 +30,16 @@ class StreamResult(NamedTuple):
 def make_stream(adaptation: Adaptation, classifier: Classifier, layout: Layout) -> Wrapped:
     """(state, batches [k, b, ...]) -> state, labels [k, b]; where images are read, batches are one: [b, ...]."""
 
-    def body(state: PyTree, batch: StreamBatch) -> tuple[PyTree, jax.Array]:
+    def stream_batch(state: PyTree, batch: StreamBatch) -> tuple[PyTree, jax.Array]:
         state, scores = adaptation.step(state, batch, classifier)
         return state, predict(scores)
 
-    def scan(state: PyTree, batches: StreamBatch) -> tuple[PyTree, jax.Array]:
-        return jax.lax.scan(body, state, batches)
+    def stream_batches(state: PyTree, batches: StreamBatch) -> tuple[PyTree, jax.Array]:
+        return jax.lax.scan(stream_batch, state, batches)
 
-    return jax.jit(body if "images" in adaptation.reads else scan, out_shardings=layout.replicated)
+    return jax.jit(
+        stream_batch if "images" in adaptation.reads else stream_batches, out_shardings=layout.replicated
+    )
 
 
 def run_stream(

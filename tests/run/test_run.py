@@ -128,7 +128,7 @@ def test_a_run_continues_at_the_next_stage(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "rose_jax.run.trajectory.train_steps",
         lambda *args, real=experiment.Trajectory.train.__globals__["train_steps"], **kwargs: (
-            trained.append(args[4]) or real(*args, **kwargs)
+            trained.append(args[5]) or real(*args, **kwargs)
         ),
     )
     again = experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))

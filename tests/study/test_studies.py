@@ -1,6 +1,5 @@
 """Every study on a tiny run: what it writes, and the invariants that its protocol promises."""
 
-import copy
 import json
 
 import jax
@@ -9,7 +8,7 @@ import pytest
 
 from rose_jax import evolution
 from rose_jax.study import STUDIES, distinct, eliminate, samples, unbalanced
-from rose_jax.types import ClassMemory, StreamBatch
+from rose_jax.types import ClassMemory, Start, StreamBatch
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_no_label_reaches_a_stream(bench, monkeypatch):
     before = bench.go(bench.scorer("rose"), streams, 1)
     shuffled = np.random.default_rng(0).permutation(bench.labels)
     monkeypatch.setattr(bench, "labels", shuffled)
-    monkeypatch.setitem(bench.pipeline.labels, "test", shuffled)
+    monkeypatch.setitem(bench.images.labels, "test", shuffled)
     after = bench.go(bench.scorer("rose"), streams, 1)
     for one, two in zip(before.outcomes, after.outcomes, strict=True):
         np.testing.assert_array_equal(one.predictions, two.predictions)
@@ -174,9 +173,7 @@ def test_eliminate_against_separate_evolutions(bench):
     mean = np.where(np.arange(10)[:, None] < 4, snapshots[0].memory.mean, snapshots[1].memory.mean)
     mean = np.where(np.arange(10)[:, None] < 7, mean, snapshots[2].memory.mean)
     origin = np.repeat([0, 1, 2], (4, 3, 3))
-    config = copy.deepcopy(bench.config)
-    config.evolution.solver = "direct"  # compiles faster
-    rose = evolution.rose(capacity=64, alpha=0.2, solver="direct")
+    rose = evolution.rose(capacity=64, alpha=0.2, solver="direct")  # compiles faster
     key = jax.random.key(3)
     z_new, valid = bench.bank.test(2, stream).values, np.ones(100, bool)
     best = np.full((100, 10), -np.inf)
@@ -185,10 +182,10 @@ def test_eliminate_against_separate_evolutions(bench):
         _, scores = jax.jit(rose.step)(state, wide[:, s * dim : (s + 1) * dim], z_new, valid)
         best = np.where((origin == s)[None, :] | (origin == 2)[None, :], scores, best)
 
-    test_time = eliminate.eliminating(config, 2)
-    memory = ClassMemory(mean, origin)
-    state = jax.jit(test_time.prepare)(memory, np.int32(2), starts, {}, key, None)
-    _, scores = jax.jit(test_time.step)(state, StreamBatch(wide, z_new, valid, valid), None)
+    adaptation = eliminate.eliminating(rose, 2)
+    start = Start(ClassMemory(mean, origin), np.int32(2), starts, {}, key)
+    state = jax.jit(adaptation.init, static_argnums=1)(start, None)
+    _, scores = jax.jit(adaptation.step, static_argnums=2)(state, StreamBatch(valid, valid, wide, z_new), None)
     np.testing.assert_allclose(scores, best, atol=2e-4)
 
 
@@ -203,14 +200,14 @@ def test_drift_agrees_with_the_run(studied, finished):
 def test_the_ends_of_the_scale(studied, bench, subject):
     """The head's and the true means' accuracies, from the images on."""
     saved = record(studied[0], "oracle")["numbers"]
-    last, pipeline = bench.stages - 1, bench.pipeline
+    last, features, images = bench.stages - 1, bench.trajectory.features, bench.images
     variables = bench.trajectory[last].variables
     stream, labels = bench.own_streams[last], bench.labels[bench.own_streams[last]]
-    test, _ = pipeline.encode(variables, "test", stream)
+    test, _ = features.encode(variables, "test", stream)
     means = []
     for label in range(bench.scenario.num_classes):
-        features, _ = pipeline.encode(variables, "train", np.flatnonzero(pipeline.labels["train"] == label))
-        means.append(features.astype(np.float64).mean(0))
+        rows = np.flatnonzero(images.labels["train"] == label)
+        means.append(features.encode(variables, "train", rows)[0].astype(np.float64).mean(0))
     means = np.array(means)
     cosines = test @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
     right = cosines.argmax(1) == labels

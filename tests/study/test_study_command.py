@@ -43,7 +43,7 @@ def test_pruned_checkpoints_stop_only_the_studies_that_need_them(finished, tmp_p
     assert main(["eliminate", "--workdir", str(workdir)]) == 2
     error = capsys.readouterr().err
     assert "eliminate: not possible here" in error
-    assert "no usable snapshot of task 1" in error
+    assert "no usable snapshot of task 2" in error
     assert main(["eliminate,drift", "--workdir", str(workdir)]) == 0  # drift finds numbers in results.json as well
     assert [path.name for path in (workdir / "studies").glob("*.json")] == ["drift.json"]
 

@@ -9,6 +9,7 @@ from configs.digits_cold5 import get_config
 from rose_jax import experiment
 from rose_jax.methods import METHODS
 from rose_jax.run.scoring import Scorer
+from rose_jax.run.stage import Stage
 from rose_jax.runtime import hosts
 from rose_jax.runtime.sharding import Layout
 from rose_jax.types import ClassMemory, Snapshot
@@ -46,7 +47,7 @@ def streamed(devices, row="batch_norm"):
     scorer = Scorer(row, METHODS[row], features.parts, layout, None)
     outcomes = []
     for stage in range(2):
-        view = experiment.Stage(features, stage, left, features.images.stream(stage), 8)
+        view = Stage(features, stage, left, features.images.stream(stage), 8)
         outcomes.append(scorer.score(view))
     return features, scorer, outcomes
 
