@@ -64,29 +64,16 @@ class Progress:
         """A line of metrics.jsonl; kinds other than "train" have no bar to move."""
         if not self._enabled or line.get("kind") != "train":
             return
-        self._pace.add(line["step"] - self._step, line["seconds"])
-        self._step, self._steps = line["step"], line["steps"]
-        fields = [f"epoch {line['epoch'] + 1}", f"{_rate(line)} images/s"]
-        if "loss" in line:
-            fields.append(f"loss {line['loss']:.4g}")
-        fields.append(f"ETA {self._eta()}")
-        if self._bars:
-            self._try(lambda: self._move_bar(fields))
-        elif self._step >= self._steps or self._clock() - self._last_time >= self._between:
-            self._print("  ".join([self._title, fields[0], f"step {self._step}/{self._steps}", *fields[1:]]))
+        loss = [f"loss {line['loss']:.4g}"] if "loss" in line else []
+        fields = [f"{_rate(line)} images/s", *loss]
+        self._show(line["step"], line["steps"], line["seconds"], [f"epoch {line['epoch'] + 1}"], "step ", fields)
 
     def count(self, title: str, done: int, total: int, seconds: float, note: str = "") -> None:
         """Other long work: `done` of `total` things are finished, the last in `seconds`."""
         if title != self._title:
             self.close()
             self._title, self._steps_after, self._pace, self._step = title, 0, _Pace(), 0
-        self._pace.add(done - self._step, seconds)
-        self._step, self._steps = done, total
-        fields = [note, f"ETA {self._eta()}"] if note else [f"ETA {self._eta()}"]
-        if self._bars:
-            self._try(lambda: self._move_bar(fields))
-        elif done >= total or self._clock() - self._last_time >= self._between:
-            self._print("  ".join([self._title, f"{done}/{total}", *fields]))
+        self._show(done, total, seconds, [], "", [note] if note else [])
 
     def stage(self, summary: str) -> None:
         """A task is trained and scored: its bar stays as it is, and the summary line follows."""
@@ -97,6 +84,15 @@ class Progress:
         if self._bar is not None:
             self._try(self._bar.close)
             self._bar = None
+
+    def _show(self, done: int, total: int, seconds: float, before: list[str], unit: str, after: list[str]) -> None:
+        self._pace.add(done - self._step, seconds)
+        self._step, self._steps = done, total
+        after = [*after, f"ETA {self._eta()}"]
+        if self._bars:
+            self._try(lambda: self._move_bar([*before, *after]))
+        elif done >= total or self._clock() - self._last_time >= self._between:
+            self._print("  ".join([self._title, *before, f"{unit}{done}/{total}", *after]))
 
     def _move_bar(self, fields: list[str]) -> None:
         if self._bar is None:  # made here, so that tasks read from disk draw none

@@ -6,6 +6,7 @@ import pytest
 from evolution_reference import alg2, engine, features, queue_of, wrap
 
 from rose_jax.evolution import Metric, gd
+from rose_jax.evolution.core import score_table
 
 RNG = np.random.default_rng(20)
 CENTER, TRANSFORM = RNG.normal(size=24), np.eye(24) + 0.3 * RNG.normal(size=(24, 24))
@@ -60,3 +61,11 @@ def test_with_metric_asks_for_one_from_the_start():
     state = engine("blocked").start(*stage)
     with pytest.raises(ValueError, match="init was given a metric"):
         engine("blocked").evolver.with_metric(state, METRIC)
+
+
+def test_score_table_without_a_metric_is_the_cosine():
+    rng = np.random.default_rng(23)
+    z, table, seen = rng.normal(size=(5, 6)), rng.normal(size=(4, 6)), np.arange(4) != 2
+    scores = score_table(*(jnp.asarray(x, jnp.float32) for x in (z, table)), jnp.asarray(seen))
+    cosines = z @ table.T / np.linalg.norm(z, axis=1)[:, None] / np.linalg.norm(table, axis=1)[None, :]
+    np.testing.assert_allclose(scores, np.where(seen, cosines, -np.inf), atol=1e-6)
