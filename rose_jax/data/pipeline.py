@@ -119,29 +119,29 @@ class Images:
     ) -> Iterator[tuple[jax.Array, jax.Array | None, int]]:
         """Images of a split in the order given: what to gather from, rows to gather, and how many are no padding.
 
-        Of a streamed set the images themselves, split over the devices, and None.
+        Of a streamed set the images themselves, split over the devices, and None. A batch holds the same images on any
+        number of devices; what the devices do not divide is padded.
         """
         size, resident, split = self.layout.padded(batch_size), self.resident(name), self.splits[name]
-        starts = range(0, len(indices), size)
+        batches = [indices[start : start + batch_size] for start in range(0, len(indices), batch_size)]
+        rows = [np.resize(batch, size).astype(np.int32) for batch in batches]
         if resident is not None:
-            for start in starts:
-                rows = indices[start : start + size]
-                padded = np.zeros(size, np.int32)
-                padded[: len(rows)] = rows
-                yield resident["images"], self.layout.split(padded), len(rows)
+            for batch, padded in zip(batches, rows, strict=True):
+                yield resident["images"], self.layout.split(padded), len(batch)
             return
         assert isinstance(split, RecordSplit)
         # Each process decodes its share of every batch.
-        shares = np.resize(indices, (len(starts), jax.process_count(), size // jax.process_count()))
-        batches = streaming.eval_batches(
+        local = size // jax.process_count()
+        mine = slice(jax.process_index() * local, (jax.process_index() + 1) * local)
+        decoded = streaming.eval_batches(
             split,
-            shares[:, jax.process_index()].reshape(-1),
-            batch_size=shares.shape[2],
+            np.concatenate([padded[mine] for padded in rows] or [indices]),
+            batch_size=local,
             image_size=self.dataset.image_size,
             num_workers=self.decode_workers,
         )
-        for start, (images, _) in zip(starts, batches, strict=True):
-            yield self.layout.split_local(images), None, min(size, len(indices) - start)
+        for batch, (images, _) in zip(batches, decoded, strict=True):
+            yield self.layout.split_local(images), None, len(batch)
 
 
 class TrainingBatches:

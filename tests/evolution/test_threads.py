@@ -1,5 +1,7 @@
 """BLAS has one thread while a stream is classified, and its own number before and after."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import threadpoolctl
 from rose_jax import Evolution
 from rose_jax.evolution import features, threads
 from rose_jax.runtime.sharding import Layout
-from rose_jax.testtime.stream import run_stream
+from rose_jax.testtime.stream import feature_calls, run_stream
 
 
 def blas_threads():
@@ -33,9 +35,12 @@ def test_a_stream_of_a_run():
         seen.append(blas_threads())
         return state, jnp.zeros((2, 4), jnp.int32)
 
-    features = np.zeros((11, 3), np.float32)
-    run_stream(stream, jnp.zeros(1), features, features, layout=Layout(), batch_size=4, batches_per_call=2)
-    assert seen == [{1}] * 3
+    features, layout = np.zeros((11, 3), np.float32), Layout()
+    calls = feature_calls(features, features, layout=layout, batch_size=4, batches_per_call=2)
+    programs = SimpleNamespace(compiled=lambda name, function, *args: function)
+    result = run_stream(stream, jnp.zeros(1), calls, layout=layout, programs=programs, name="stream")
+    assert seen == [{1}] * 2
+    assert result.predictions.shape == (11,)
 
 
 def test_a_step_of_an_evolution(monkeypatch):

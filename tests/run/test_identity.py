@@ -100,7 +100,9 @@ def test_overwrite_replaces_the_encoders_that_differ_and_no_others(workdir, done
     before = {path.name: path.read_bytes() for path in (workdir / "checkpoints" / "efc").glob("*.json")}
     results = run(workdir, methods=("base",), overwrite=True, loss__kd_weight=1.0)
     assert done["trained"] == [0, 1]
-    assert done["streamed"] == ["base", "base"]
+    assert done["streamed"] == ["base"], (
+        "the first task has no distillation: same encoder, same digest, same outcome"
+    )
     assert {path.name: path.read_bytes() for path in (workdir / "checkpoints" / "efc").glob("*.json")} == before
     assert set(results["scores"]) == {"base", "efc"}, "rose and projector were scored on encoders that are gone"
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
@@ -217,7 +219,7 @@ def test_budgeted_evolution_spends_a_quarter_on_the_old_encoder(workdir, monkeyp
     monkeypatch.setattr(Features, "encode", encode)
     first = run(workdir, methods=("rose",), evolution__evolve_every=4)
     stream = len(np.load(next((workdir / "scores").glob("rose_*_stage_001.npz")))["predictions"])
-    assert passed == [stream // 2, stream, -(-stream // 4)], (
+    assert sorted(passed) == [-(-stream // 4), stream // 2, stream], (
         "f_0 at stage 0; f_1 of all and f_0 of a quarter at stage 1"
     )
     assert first["scores"]["rose"]["ms_per_image"] > 0
