@@ -14,6 +14,8 @@ import optax
 from rose_jax.config import Config, TrainOptions
 
 PyTree = Any
+Key = jax.Array
+Trainable = dict[str, PyTree]  # what an objective trains, by name
 T = TypeVar("T")
 Array = jax.Array | np.ndarray  # on the devices, or on the host
 
@@ -22,7 +24,7 @@ Array = jax.Array | np.ndarray  # on the devices, or on the host
 
 
 class EncoderInit(Protocol):
-    def __call__(self, key: jax.Array, image: jax.Array) -> PyTree:
+    def __call__(self, key: Key, image: jax.Array) -> PyTree:
         """image: [h, w, 3], for its shape. Returns variables: {"params", "batch_stats"}."""
 
 
@@ -45,7 +47,7 @@ class Encoder(NamedTuple):
 
 
 class Augment(Protocol):
-    def __call__(self, key: jax.Array, images: jax.Array, /) -> jax.Array:
+    def __call__(self, key: Key, images: jax.Array, /) -> jax.Array:
         """uint8 [n, h, w, 3] -> float32 [n, h, w, 3], augmented and normalised."""
 
 
@@ -115,6 +117,9 @@ class Snapshot(NamedTuple):
     extra: PyTree  # the objective's own
 
 
+Prev = Snapshot | None  # of the task before; the first has none
+
+
 class StageView(Protocol):
     """All a plug-in may see at stage t. It has no test labels."""
 
@@ -130,7 +135,7 @@ class StageView(Protocol):
         """To be called now and then in anything long that reads no batches; it may raise."""
 
     def train_batches(
-        self, key: jax.Array, epochs: int, transform: Augment | None = None
+        self, key: Key, epochs: int, transform: Augment | None = None
     ) -> Iterator[tuple[Array, Array, Array]]:
         """Images [n, h, w, 3] of D_t after `transform` (the setting's unless told), labels [n] and mask [n]."""
 
@@ -164,36 +169,33 @@ class LossParts(NamedTuple):
     pair: FeaturePair | None  # None in the first task, which has no teacher
 
 
+LossResult = tuple[jax.Array, LossParts]  # the loss [], and the rest
+
+
 class Begin(Protocol):
-    def __call__(self, key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
-        """What is trained, by name, and `kept`, at the start of a task."""
+    def __call__(self, key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
+        """What is trained and what is `kept`, at the start of a task."""
 
 
 class MakeBatch(Protocol):
-    def __call__(self, key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
+    def __call__(self, key: Key, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
         """images: uint8 [n, h, w, 3], labels, mask: [n]."""
 
 
 class Loss(Protocol):
     def __call__(
-        self,
-        trainable: dict[str, PyTree],
-        kept: PyTree,
-        prev: Snapshot | None,
-        batch: Batch,
-        task: Task,
-        key: jax.Array,
-    ) -> tuple[jax.Array, LossParts]: ...
+        self, trainable: Trainable, kept: PyTree, prev: Prev, batch: Batch, task: Task, key: Key
+    ) -> LossResult: ...
 
 
 class Finish(Protocol):
     def __call__(
-        self, trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
+        self, trainable: Trainable, kept: PyTree, prev: Prev, view: StageView, task: Task
     ) -> Snapshot: ...
 
 
 class MakeOptimizer(Protocol):
-    def __call__(self, lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
+    def __call__(self, lr: jax.Array, task: Task, trainable: Trainable) -> optax.GradientTransformation:
         """Freezing a part of what is trainable is the optimizer's mask."""
 
 
@@ -210,7 +212,7 @@ class Objective(NamedTuple):
 
 
 class Move(Protocol):
-    def __call__(self, memory: ClassMemory, view: StageView, key: jax.Array) -> tuple[ClassMemory, Array | None]:
+    def __call__(self, memory: ClassMemory, view: StageView, key: Key) -> tuple[ClassMemory, Array | None]:
         """The moved memory, and the drift map [d, d] if features around a prototype moved along with it.
 
         None: they did not, or all by the same vector, which leaves a covariance as it was.
@@ -298,7 +300,7 @@ class Start(NamedTuple):
     stage: Array  # int32 []
     drift_map: Array | None  # [d, d]: the start W0 of an evolution, else what the compensation has moved by
     params: PyTree  # the classifier's
-    key: jax.Array
+    key: Key
     model: Model | None = None  # None for methods that read features
     fitted: PyTree = None  # what `fit` made of D_t
     kept: PyTree = None  # what the previous stage's `finish` left; before that, what `blank` gives
@@ -313,7 +315,7 @@ class End(NamedTuple):
 
 
 class FitAdaptation(Protocol):
-    def __call__(self, view: StageView, key: jax.Array) -> PyTree:
+    def __call__(self, view: StageView, key: Key) -> PyTree:
         """What the method measures on D_t before the stream."""
 
 

@@ -1,4 +1,4 @@
-"""The terms of the training objective. Every one takes a mask of real rows and a traced range of classes."""
+"""The terms of the training objectives. Each is a mean over the rows of a mask, so that padding does not count."""
 
 import jax
 import jax.numpy as jnp

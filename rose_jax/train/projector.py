@@ -7,7 +7,19 @@ import jax.numpy as jnp
 import optax
 
 from rose_jax.train import losses
-from rose_jax.types import Batch, LossParts, Objective, Parts, PyTree, Snapshot, StageView, Task
+from rose_jax.types import (
+    Batch,
+    Key,
+    LossResult,
+    Objective,
+    Parts,
+    Prev,
+    PyTree,
+    Snapshot,
+    StageView,
+    Task,
+    Trainable,
+)
 
 NO_PROJECTOR = jnp.zeros((0, 0))  # in the snapshot of an objective before `with_projector` fills its own in
 
@@ -16,26 +28,22 @@ def with_projector(objective: Objective, parts: Parts) -> Objective:
     """The objective, and in the same step one of Adam on the projector."""
     options, dim = parts.config.projector, parts.encoder.feature_dim
 
-    def begin(key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
+    def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         trainable, kept = objective.begin(key, prev, task)
         return trainable | {"projector": init_projector(options.init, jax.random.split(key, 3)[2], dim)}, kept
 
-    def loss(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, batch: Batch, task: Task, key: jax.Array
-    ) -> tuple[jax.Array, LossParts]:
+    def loss(trainable: Trainable, kept: PyTree, prev: Prev, batch: Batch, task: Task, key: Key) -> LossResult:
         total, parts = objective.loss(_others(trainable), kept, prev, batch, task, key)
         if parts.pair is None:
             return total, parts
         term = losses.projection(*parts.pair[:2], trainable["projector"], parts.pair.mask, options.loss)
         return total + term, parts._replace(terms=parts.terms | {"projector": term})
 
-    def finish(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
-    ) -> Snapshot:
+    def finish(trainable: Trainable, kept: PyTree, prev: Prev, view: StageView, task: Task) -> Snapshot:
         snapshot = objective.finish(_others(trainable), kept, prev, view, task)
         return snapshot._replace(projector=trainable["projector"])
 
-    def optimizer(lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
+    def optimizer(lr: jax.Array, task: Task, trainable: Trainable) -> optax.GradientTransformation:
         network, adam = objective.optimizer(lr, task, _others(trainable)), optax.adam(options.lr)
 
         def init(params: Any) -> Any:
@@ -58,5 +66,5 @@ def init_projector(kind: str, key: jax.Array, dim: int) -> jax.Array:
     return jax.random.uniform(key, (dim, dim), minval=-(dim**-0.5), maxval=dim**-0.5)
 
 
-def _others(trainable: dict[str, Any]) -> dict[str, Any]:
+def _others(trainable: Trainable) -> Trainable:
     return {name: value for name, value in trainable.items() if name != "projector"}

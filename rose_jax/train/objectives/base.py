@@ -15,13 +15,17 @@ from rose_jax.train.start import class_means, start
 from rose_jax.types import (
     Batch,
     FeaturePair,
+    Key,
     LossParts,
+    LossResult,
     Objective,
     Parts,
+    Prev,
     PyTree,
     Snapshot,
     StageView,
     Task,
+    Trainable,
 )
 
 
@@ -33,7 +37,7 @@ def make_base(parts: Parts, options: LossOptions) -> Objective:
     config, encoder = parts.config, parts.encoder
     expansion = make_expansion(options.expand_labels, parts, options.second_view)
 
-    def begin(key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
+    def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """Later tasks have fresh rows of the head for new classes."""
         width, dim = expansion.width(prev is None), encoder.feature_dim
         return start(
@@ -44,9 +48,7 @@ def make_base(parts: Parts, options: LossOptions) -> Objective:
             functools.partial(carry_head, expansion, task),
         )
 
-    def loss(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, batch: Batch, task: Task, key: jax.Array
-    ) -> tuple[jax.Array, LossParts]:
+    def loss(trainable: Trainable, kept: PyTree, prev: Prev, batch: Batch, task: Task, key: Key) -> LossResult:
         variables = {"params": trainable["encoder"], "batch_stats": kept}
         out, kept = encoder.apply(variables, batch.images, norm="batch", mask=batch.mask)
         z_new = out["feature"]
@@ -79,14 +81,12 @@ def make_base(parts: Parts, options: LossOptions) -> Objective:
             pair = FeaturePair(z_old, z_new, batch.mask)
         return total, LossParts(kept, terms, pair)
 
-    def finish(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
-    ) -> Snapshot:
+    def finish(trainable: Trainable, kept: PyTree, prev: Prev, view: StageView, task: Task) -> Snapshot:
         variables = {"params": trainable["encoder"], "batch_stats": kept}
         memory = class_means(view, variables, parts.scenario.num_classes, int(task.number))
         return Snapshot(variables, lasting_head(expansion, trainable["head"]), NO_PROJECTOR, memory, extra={})
 
-    def optimizer(lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
+    def optimizer(lr: jax.Array, task: Task, trainable: Trainable) -> optax.GradientTransformation:
         """torch's SGD on everything: L2 is added to the gradient."""
         return optimizers.network("sgd", lr, task.weight_decay, config.train.momentum)
 

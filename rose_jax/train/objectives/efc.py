@@ -26,13 +26,17 @@ from rose_jax.types import (
     Batch,
     ClassMemory,
     FeaturePair,
+    Key,
     LossParts,
+    LossResult,
     Objective,
     Parts,
+    Prev,
     PyTree,
     Snapshot,
     StageView,
     Task,
+    Trainable,
 )
 
 _FINISH = 3  # purpose of the keys of the passes that end a task; training's are 0..2
@@ -50,7 +54,7 @@ def make_efc(parts: Parts) -> Objective:
     if options.augment:
         transform = train_transform(options.augment, normalisation=config.data.normalisation, pad=options.pad)
 
-    def begin(key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
+    def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """The first task has a head for rotations; later ones a buffer of the previous mini-batch."""
         trainable, norm = start(
             parts,
@@ -72,14 +76,12 @@ def make_efc(parts: Parts) -> Objective:
     def batch(key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
         return Batch(transform(key, images), labels, mask)
 
-    def loss(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, batch: Batch, task: Task, key: jax.Array
-    ) -> tuple[jax.Array, LossParts]:
+    def loss(trainable: Trainable, kept: PyTree, prev: Prev, batch: Batch, task: Task, key: Key) -> LossResult:
         if prev is None:
             return first_loss(trainable, kept, batch)
         return later_loss(trainable, kept, prev, batch, task, key)
 
-    def first_loss(trainable: dict[str, PyTree], kept: PyTree, batch: Batch) -> tuple[jax.Array, LossParts]:
+    def first_loss(trainable: Trainable, kept: PyTree, batch: Batch) -> LossResult:
         """CE over [C_1 classes | 3 C_1 rotated ones]; an upright image belongs to its class."""
         images, labels = rotated_batch(batch.images, batch.labels, n_first)
         mask = jnp.tile(batch.mask, views.ROTATIONS)
@@ -96,8 +98,8 @@ def make_efc(parts: Parts) -> Objective:
         return ce, LossParts({"norm": norm}, {"ce": ce}, None)
 
     def later_loss(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot, batch: Batch, task: Task, key: jax.Array
-    ) -> tuple[jax.Array, LossParts]:
+        trainable: Trainable, kept: PyTree, prev: Snapshot, batch: Batch, task: Task, key: Key
+    ) -> LossResult:
         count_key, sample_key = jax.random.split(key)
         buffer, n = kept["buffer"], len(batch.images)
         variables = {"params": trainable["encoder"], "batch_stats": kept["norm"]}
@@ -136,9 +138,7 @@ def make_efc(parts: Parts) -> Objective:
         total = functools.reduce(jnp.add, terms.values())
         return total, LossParts({"norm": kept["norm"], "buffer": buffer}, terms, pair)
 
-    def finish(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
-    ) -> Snapshot:
+    def finish(trainable: Trainable, kept: PyTree, prev: Prev, view: StageView, task: Task) -> Snapshot:
         """Old means move by E_{t-1}'s drift; then E_t and the new classes' Gaussians, all on augmented images."""
         variables = {"params": trainable["encoder"], "batch_stats": kept["norm"]}
         before = variables if prev is None else prev.variables
@@ -162,7 +162,7 @@ def make_efc(parts: Parts) -> Objective:
             origin = jnp.where(old, prev.memory.origin, plain.origin)
         return Snapshot(variables, trainable["head"], NO_PROJECTOR, ClassMemory(mean, origin), extra=extra)
 
-    def optimizer(lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
+    def optimizer(lr: jax.Array, task: Task, trainable: Trainable) -> optax.GradientTransformation:
         first = "auxiliary" in trainable
         kind = options.first_optimizer if first else "adam"
         head_lr = lr if first else options.head_lr_factor * lr

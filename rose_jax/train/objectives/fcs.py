@@ -23,13 +23,17 @@ from rose_jax.types import (
     Batch,
     ClassMemory,
     FeaturePair,
+    Key,
     LossParts,
+    LossResult,
     Objective,
     Parts,
+    Prev,
     PyTree,
     Snapshot,
     StageView,
     Task,
+    Trainable,
 )
 
 
@@ -42,7 +46,7 @@ def make_fcs(parts: Parts) -> Objective:
     dim, num_classes = encoder.feature_dim, parts.scenario.num_classes
     expansion = make_expansion(True, parts)
 
-    def begin(key: jax.Array, prev: Snapshot | None, task: Task) -> tuple[dict[str, PyTree], PyTree]:
+    def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """T starts as the identity in every later task; the first has none."""
         trainable, kept = start(
             parts,
@@ -55,9 +59,7 @@ def make_fcs(parts: Parts) -> Objective:
             trainable["transfer"] = {"weight": jnp.eye(dim), "bias": jnp.zeros(dim)}
         return trainable, kept
 
-    def loss(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, batch: Batch, task: Task, key: jax.Array
-    ) -> tuple[jax.Array, LossParts]:
+    def loss(trainable: Trainable, kept: PyTree, prev: Prev, batch: Batch, task: Task, key: Key) -> LossResult:
         variables = {"params": trainable["encoder"], "batch_stats": kept}
         out, kept = encoder.apply(variables, batch.images, norm="batch", mask=batch.mask)
         features, seen = out["feature"], task.offset + task.n_new
@@ -102,9 +104,7 @@ def make_fcs(parts: Parts) -> Objective:
         )
         return total + options.contrast_weight * terms["contrast"], LossParts(kept, terms, pair)
 
-    def finish(
-        trainable: dict[str, PyTree], kept: PyTree, prev: Snapshot | None, view: StageView, task: Task
-    ) -> Snapshot:
+    def finish(trainable: Trainable, kept: PyTree, prev: Prev, view: StageView, task: Task) -> Snapshot:
         """p_c <- T(p_c) for old classes; means and variances of the new ones under the test transform."""
         variables = {"params": trainable["encoder"], "batch_stats": kept}
         memory = class_means(view, variables, num_classes, int(task.number))
@@ -120,7 +120,7 @@ def make_fcs(parts: Parts) -> Objective:
         head = lasting_head(expansion, trainable["head"])
         return Snapshot(variables, head, NO_PROJECTOR, memory, extra={"variance": variance})
 
-    def optimizer(lr: jax.Array, task: Task, trainable: dict[str, PyTree]) -> optax.GradientTransformation:
+    def optimizer(lr: jax.Array, task: Task, trainable: Trainable) -> optax.GradientTransformation:
         kind = "adam" if "transfer" in trainable else options.first_optimizer
         return network(kind, lr, task.weight_decay, config.train.momentum)
 
