@@ -34,6 +34,7 @@ class ScenarioOptions:
 
 @dataclass
 class ModelOptions:
+    encoder: str = "resnet18"  # resnet18 | tiny: one convolution per stage, for tests and quick trials
     width: int = 64  # feature dimension d is 8 x width
     stem: str = "small"  # small | conv3_pool | conv7_pool
     head: str = "cosine"  # cosine | linear
@@ -228,6 +229,7 @@ class Config:
 
 CHOICES = {
     "scenario.start": ("cold", "warm"),
+    "model.encoder": ("resnet18", "tiny"),
     "model.head": ("cosine", "linear"),
     "model.stem": ("small", "conv3_pool", "conv7_pool"),
     "model.compute_dtype": ("float32", "bfloat16", "float64"),

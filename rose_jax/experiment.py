@@ -17,7 +17,7 @@ from rose_jax.data.pipeline import Pipeline
 from rose_jax.data.scenario import make_scenario
 from rose_jax.errors import UserError
 from rose_jax.methods import Row, resolve
-from rose_jax.models.resnet import resnet18
+from rose_jax.models import make_encoder
 from rose_jax.run import accuracy as metrics
 from rose_jax.run import results as results_lib
 from rose_jax.run.scoring import Outcome, Scorer
@@ -93,7 +93,7 @@ def make_pipeline(config: Config, layout: Layout) -> Pipeline:
         synthetic_if_missing=config.data.synthetic_if_missing,
     )
     scenario = make_scenario(config.scenario, dataset.num_classes, config.data.images_per_class)
-    encoder = resnet18(config.model.width, config.model.stem, config.model.compute_dtype)
+    encoder = make_encoder(config.model)
     return Pipeline(config, dataset, scenario, encoder, layout)
 
 

@@ -33,7 +33,11 @@ def resnet18(width: int = 64, stem: str = "small", compute_dtype: str = "float32
     """`norm` of apply is "running" (evaluation) or "batch" (training); `mask` [n] says which rows count."""
     if stem not in STEMS:
         raise unknown("stem", stem, STEMS)
-    module = _ResNet(width=width, stem=stem, dtype=jnp.dtype(compute_dtype))
+    return from_module(_ResNet(width=width, stem=stem, dtype=jnp.dtype(compute_dtype)), 8 * width)
+
+
+def from_module(module: nn.Module, feature_dim: int) -> Encoder:
+    """Of a module whose call takes (images, mask, norm) and gives {"layer3", "feature"}."""
 
     def init(key, image):
         shapes = jax.eval_shape(partial(module.init, norm="batch"), key, image[None], jnp.ones((1,)))
@@ -46,7 +50,7 @@ def resnet18(width: int = 64, stem: str = "small", compute_dtype: str = "float32
         out, mutated = module.apply(variables, images, mask, norm, mutable=["batch_stats"])
         return out, mutated["batch_stats"]
 
-    return Encoder(init, apply, 8 * width)
+    return Encoder(init, apply, feature_dim)
 
 
 class _ResNet(nn.Module):
@@ -58,7 +62,7 @@ class _ResNet(nn.Module):
     def __call__(self, x, mask, norm):
         kernel, stride, pool = STEMS[self.stem]
         x = x.astype(self.dtype)
-        x = _conv(self.width, kernel, stride, self.dtype, "stem")(x)
+        x = conv_layer(self.width, kernel, stride, self.dtype, "stem")(x)
         x = nn.relu(BatchNorm(name="stem_norm")(x, mask, norm))
         if pool:
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
@@ -82,17 +86,17 @@ class _BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x, mask, norm):
         shortcut = x
-        x = _conv(self.channels, 3, self.stride, self.dtype, "conv1")(x)
+        x = conv_layer(self.channels, 3, self.stride, self.dtype, "conv1")(x)
         x = nn.relu(BatchNorm(name="norm1")(x, mask, norm))
-        x = _conv(self.channels, 3, 1, self.dtype, "conv2")(x)
+        x = conv_layer(self.channels, 3, 1, self.dtype, "conv2")(x)
         x = BatchNorm(name="norm2")(x, mask, norm)
         if shortcut.shape != x.shape:
-            shortcut = _conv(self.channels, 1, self.stride, self.dtype, "downsample")(shortcut)
+            shortcut = conv_layer(self.channels, 1, self.stride, self.dtype, "downsample")(shortcut)
             shortcut = BatchNorm(name="downsample_norm")(shortcut, mask, norm)
         return nn.relu(x + shortcut)
 
 
-def _conv(features: int, kernel: int, stride: int, dtype: Any, name: str) -> nn.Conv:
+def conv_layer(features: int, kernel: int, stride: int, dtype: Any, name: str) -> nn.Conv:
     make = partial(nn.Conv, features, (kernel, kernel), strides=(stride, stride), use_bias=False)
     make = partial(make, conv_general_dilated=convolution())
     return make(padding=kernel // 2, dtype=dtype, name=name)  # torch pads k // 2 on both sides
