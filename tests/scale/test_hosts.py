@@ -289,7 +289,7 @@ def test_texts_of_different_length_are_gathered(monkeypatch):
 def test_processes_that_do_not_find_each_other(process):
     """Each alone, and soon tired of waiting."""
     address = free_address()
-    wait = f"from rose_jax import hosts; hosts.START_SECONDS = 2; hosts.start({address!r}, 2, {process})"
+    wait = f"from rose_jax.runtime import hosts; hosts.START_SECONDS = 2; hosts.start({address!r}, 2, {process})"
     done = subprocess.run([sys.executable, "-c", wait], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done.stderr
     words = f"error: The processes did not find each other within 2 s (2 processes were to meet at {address})"
