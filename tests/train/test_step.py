@@ -8,7 +8,7 @@ import pytest
 from rose_jax.config import Config, Schedule
 from rose_jax.data.resident import flatten
 from rose_jax.data.scenario import Scenario
-from rose_jax.models.resnet import resnet18
+from rose_jax.models.tiny import tiny
 from rose_jax.train.objectives import base, make_objective
 from rose_jax.train.schedule import learning_rate
 from rose_jax.train.step import Feed, TrainState, make_begin, make_step
@@ -24,7 +24,7 @@ def task(index, offset, n_new, weight_decay=2e-4):
 @pytest.fixture(scope="module")
 def parts():
     config = Config()
-    encoder = resnet18(width=2)
+    encoder = tiny(width=2)
     objective = make_objective(
         "base",
         config=config,
