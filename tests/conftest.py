@@ -1,6 +1,10 @@
 """Tests run on the CPU with eight fake devices and refuse silent broadcasting between ranks."""
 
+import fcntl
+import gc
+import json
 import os
+import shutil
 from importlib import metadata
 
 # Before jax is imported. Fake devices on few cores deadlock without a larger thread pool.
@@ -25,11 +29,15 @@ import pytest
 from absl import flags
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Compiling is most of what the tests do; what one run compiled, the next one reads.
+# What one test compiled, the others read, and the next session's: many runs of one config have the same programs.
 jax.config.update(
     "jax_compilation_cache_dir", os.path.join(os.path.dirname(__file__), "..", ".pytest_cache", "jax")
 )
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+# Tracing is much of the rest: without the source line of every operation, and seldom interrupted to look for garbage.
+jax.config.update("jax_traceback_in_locations_limit", 0)
+gc.freeze()
+gc.set_threshold(50_000, 20, 50)
 flags.FLAGS.mark_as_parsed()  # grain asks for it
 
 
@@ -38,3 +46,26 @@ def one_device():
     from rose_jax.runtime.sharding import Layout
 
     return Layout(jax.devices()[:1])
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """(workdir, results) of tests/tiny_run.py on one device, to be read; copy it to change it.
+
+    One worker of a session trains it, each has a copy.
+    """
+    import support
+    import tiny_run
+
+    from rose_jax import experiment
+    from rose_jax.runtime.sharding import Layout
+
+    base = tmp_path_factory.getbasetemp()
+    original = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished"
+    with (original.parent / "finished.lock").open("w") as lock, support.unpainted():
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (original / "results.json").exists():
+            experiment.run(tiny_run.get_config(), original, layout=Layout(jax.devices()[:1]))
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    shutil.copytree(original, workdir)
+    return workdir, json.loads((workdir / "results.json").read_text())

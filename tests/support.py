@@ -1,16 +1,63 @@
 """What several test files need."""
 
+import base64
+import contextlib
+import importlib.machinery
+import importlib.util
+import logging
+import os
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from absl.testing import flagsaver
 
+from rose_jax import main as main_lib
 from rose_jax.data.scenario import Scenario, make_scenario
 from rose_jax.models.tiny import STAGES
+from rose_jax.report import style
 from rose_jax.runtime.checkpoint import Checkpoints
 from rose_jax.runtime.sharding import Layout
 from rose_jax.types import Parts
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsVEzgQAAAABJRU5ErkJggg=="
+)
+
+
+@contextlib.contextmanager
+def unpainted():
+    """Figures are made, only not painted, which would be much of the time of a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "png", lambda figure: PIXEL)
+        yield
+
+
+def load_script(name):
+    """scripts/NAME as a module."""
+    loader = importlib.machinery.SourceFileLoader(name, f"scripts/{name}")
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def call_main(*arguments):
+    """`python -m rose_jax.main ARGUMENTS` in this process: a UserError that would be its message is raised."""
+    saved, handlers = flagsaver.save_flag_values(), logging.root.handlers[:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["main", *map(str, arguments)])
+        patch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])  # main adds to it
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", jax.config.jax_compilation_cache_dir)  # lest main sets another
+        try:
+            with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):  # of ml_collections
+                parsed = main_lib._parse(sys.argv)
+            main_lib.main(parsed)
+        finally:
+            flagsaver.restore_flag_values(saved)
+            logging.root.handlers[:] = handlers
 
 
 def snapshot_arrays(folder):

@@ -8,6 +8,8 @@ import sys
 import jax
 import numpy as np
 import pytest
+import tiny_run
+from support import call_main
 
 from configs.digits_cold5 import get_config
 from rose_jax import experiment
@@ -72,6 +74,8 @@ def test_config_values(key, value, words):
         (["--config", "configs/digits_cold5.py", "--methods", "ros"], "Did you mean 'rose'"),
         (["--config", "configs/nothing.py"], "There is no config file configs/nothing.py"),
         (["--config", "configs/cifar100_cold10.py:thn"], "Did you mean 'thin'"),
+        (["--config", "configs/digits_cold5.py", "--num_processes=2"], "belong together"),
+        (["--config", "configs/digits_cold5.py", "--process_id=0"], "belong together"),
         (
             ["--config", "configs/cifar100_cold10.py", "--config.data.dir=nowhere"],
             "scripts/prepare_data cifar100",
@@ -79,11 +83,20 @@ def test_config_values(key, value, words):
     ],
 )
 def test_command_line(arguments, words, tmp_path):
-    command = [sys.executable, "-m", "rose_jax.main", *arguments, "--workdir", str(tmp_path / "run")]
+    with pytest.raises(UserError, match=words):
+        call_main(*arguments, "--workdir", tmp_path / "run")
+
+
+@pytest.mark.parametrize("mistake", ["--config.train.batchsize=3", "--config.train.batch_size=0"])
+def test_a_mistake_ends_the_process_with_one_message(mistake, tmp_path):
+    """Whether the command line is read or the run begun."""
+    run = ["--config", "configs/digits_cold5.py", mistake, "--workdir", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "rose_jax.main", *run]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("error: ")
+    assert "train.batch_size" in message
 
 
 def test_a_non_finite_term_stops_with_its_step_and_name():
@@ -97,10 +110,7 @@ def test_a_non_finite_term_stops_with_its_step_and_name():
 
 
 def test_a_run_that_diverges_keeps_the_earlier_snapshot(tmp_path):
-    config = get_config()
-    config.scenario.task_sizes, config.model.width = (5, 5), 2
-    config.train.first.epochs = config.train.later.epochs = 1
-    config.train.first.milestones = config.train.later.milestones = ()
+    config = tiny_run.get_config()
     config.train.later.lr = float("inf")
     config.methods = ("base",)
     with pytest.raises(UserError, match="not finite at or just before step .* of task 1"):
@@ -201,17 +211,6 @@ def test_what_a_kill_left_is_cleared_away(tmp_path):
     with Workdir(tmp_path, get_config()):
         assert not any((tmp_path / name).exists() for name in leftovers)
         assert all((tmp_path / name).exists() for name in kept)
-
-
-def test_a_number_of_processes_without_their_coordinator():
-    for flag in ("--num_processes=2", "--process_id=0"):
-        done = subprocess.run(
-            [sys.executable, "-m", "rose_jax.main", "--config", "configs/digits_cold5.py", flag],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2
-        assert "belong together" in done.stderr
 
 
 def test_too_little_space_is_said_at_the_start(tmp_path):

@@ -2,8 +2,8 @@
 
 import jax
 import pytest
+import tiny_run
 
-from configs.digits_cold5 import get_config
 from rose_jax import experiment
 from rose_jax.runtime.sharding import Layout
 
@@ -22,12 +22,9 @@ class Compilations:
 @pytest.fixture(scope="module")
 def ten_tasks(tmp_path_factory):
     """Results of a run over ten tasks of one class each, and the names of all that was compiled for it."""
-    config = get_config()
-    config.scenario.tasks = 10
-    config.model.width = 1
-    config.train.first.epochs = config.train.later.epochs = 1
-    config.train.first.milestones = config.train.later.milestones = ()
-    config.evolution.capacity = 64
+    config = tiny_run.get_config()
+    config.scenario.task_sizes = (1,) * 10
+    config.train.first.epochs = 1
     config.methods = ("base", "projector", "gd", "rose")
     counter = Compilations()
     jax.monitoring.register_event_duration_secs_listener(counter)

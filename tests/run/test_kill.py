@@ -5,13 +5,16 @@ import subprocess
 import sys
 
 import pytest
+import tiny_run
+from PIL import Image
+from support import load_script
+
+script = load_script("kill_test")
 
 
-def kill_test(*arguments, as_users_run=True):
-    """On one device; as_users_run: with optimised code, which takes long to compile."""
+def kill_test(*arguments):
+    """As users run it: on one device, with optimised code, which takes long to compile."""
     environment = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "NPROC")}
-    if not as_users_run:
-        environment["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
     command = [sys.executable, "scripts/kill_test", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,10 +32,15 @@ SMALL = [
 ]
 
 
-def test_a_kill():
-    out = kill_test("--kills", "1", "--", *SMALL, "--methods=rose", as_users_run=False)
-    assert out.count("exit code -9") == 1
-    assert "1 x SIGKILL" in out
+def test_a_kill(finished, tmp_path, capsys, monkeypatch):
+    """The process starts anew; the run that was not killed is the one of this session."""
+    monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1"))
+    options = ["--kills", "1", "--at", "checkpoints/base/task_001_step_*.manifest.json"]
+    options += ["--calm", str(finished[0]), "--folder", str(tmp_path), "--config", tiny_run.__file__]
+    assert script.main([*options, "--", "--config.train.checkpoint_every=2"]) == 0
+    assert "exit code -9\n1 x SIGKILL over 1 runs: identical" in capsys.readouterr().out
+    figure = Image.open(tmp_path / "killed0" / "figures" / "curves.png")
+    assert figure.width > 750, "a real one"
 
 
 @pytest.mark.slow

@@ -6,31 +6,14 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import tiny_run
 
-from configs.digits_cold5 import get_config
 from rose_jax import experiment
 from rose_jax.data import sources
 from rose_jax.runtime import hosts
 from rose_jax.runtime.sharding import Layout
 
 SCORE_KEYS = {"last", "average", "per_stage", "matrix", "old", "new", "forgetting", "ms_per_image", "drift_cosine"}
-
-
-def tiny_config():
-    config = get_config()
-    config.scenario.task_sizes = (4, 3, 3)
-    config.model.width = 2
-    config.train.first.epochs, config.train.later.epochs = 2, 1
-    config.train.first.milestones = config.train.later.milestones = ()
-    config.evolution.capacity = 64
-    return config
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """One run on one device."""
-    workdir = tmp_path_factory.mktemp("run")
-    return workdir, experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
 
 
 def test_results_keep_the_contract(finished):
@@ -72,9 +55,9 @@ def test_a_notice_is_answered_in_the_middle_of_a_stream(finished, tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(hosts.Preemption, "asked", asked)
         with pytest.raises(hosts.Preempted, match="starts over"):
-            experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
+            experiment.run(tiny_run.get_config(), workdir, layout=Layout(jax.devices()[:1]))
     assert not list((workdir / "scores").glob("*.npz")), "not at the end of a stream"
-    again = experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
+    again = experiment.run(tiny_run.get_config(), workdir, layout=Layout(jax.devices()[:1]))
     assert {k: v["per_stage"] for k, v in again["scores"].items()} == {
         k: v["per_stage"] for k, v in finished[1]["scores"].items()
     }
@@ -96,13 +79,16 @@ def test_long_things_may_be_interrupted(finished):
             assert len(calls) >= 2
 
 
-def test_a_rerun_reads_everything_back(finished, monkeypatch):
+def test_a_rerun_reads_everything_back(finished, tmp_path, monkeypatch):
     workdir, results = finished
+    shutil.copytree(workdir, tmp_path / "run")
+    (tmp_path / "run" / "results.json").unlink()
     monkeypatch.setattr("rose_jax.run.trajectory.train_steps", None)  # calling it would fail
-    again = experiment.run(tiny_config(), workdir, layout=Layout(jax.devices()[:1]))
+    experiment.run(tiny_run.get_config(), tmp_path / "run", layout=Layout(jax.devices()[:1]))
+    again = json.loads((tmp_path / "run" / "results.json").read_text())
     for name, score in results["scores"].items():
         for key in ("per_stage", "matrix", "drift_cosine"):
-            np.testing.assert_array_equal(again["scores"][name][key], score[key])
+            assert again["scores"][name][key] == score[key]
 
 
 def test_a_run_continues_at_the_next_stage(finished, tmp_path, monkeypatch):
@@ -122,7 +108,7 @@ def test_a_run_continues_at_the_next_stage(finished, tmp_path, monkeypatch):
 
     monkeypatch.setattr(experiment.Trajectory, "after_call", after_call)
     with pytest.raises(KeyboardInterrupt):
-        experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))
+        experiment.run(tiny_run.get_config(), tmp_path, layout=Layout(jax.devices()[:1]))
     monkeypatch.undo()
     trained = []
     monkeypatch.setattr(
@@ -131,7 +117,7 @@ def test_a_run_continues_at_the_next_stage(finished, tmp_path, monkeypatch):
             trained.append(args[5]) or real(*args, **kwargs)
         ),
     )
-    again = experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))
+    again = experiment.run(tiny_run.get_config(), tmp_path, layout=Layout(jax.devices()[:1]))
     assert trained == [2]
     for name, score in results["scores"].items():
         assert again["scores"][name]["per_stage"] == score["per_stage"]
@@ -161,7 +147,7 @@ def test_no_label_of_a_test_image_is_used(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "load", permuted)
     before = len(list((workdir / "scores").glob("*_stage_*.npz")))
     assert before == 4 * 3
-    experiment.run(tiny_config(), tmp_path, layout=Layout(jax.devices()[:1]))
+    experiment.run(tiny_run.get_config(), tmp_path, layout=Layout(jax.devices()[:1]))
     for path in sorted((workdir / "scores").glob("*_stage_*.npz")):
         with np.load(path) as one, np.load(tmp_path / "scores" / path.name) as two:
             np.testing.assert_array_equal(one["predictions"], two["predictions"])

@@ -4,8 +4,6 @@ Two objectives and two steps per call throughout. Real kills of real processes: 
 """
 
 import errno
-import importlib.machinery
-import importlib.util
 import json
 import logging
 import os
@@ -15,7 +13,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from support import flip_a_bit
+from support import call_main, flip_a_bit, load_script
 
 from configs.digits_cold5 import get_config
 from rose_jax import experiment
@@ -25,9 +23,7 @@ from rose_jax.run import trajectory
 from rose_jax.runtime.checkpoint import Checkpoints
 from rose_jax.runtime.sharding import Layout
 
-loader = importlib.machinery.SourceFileLoader("kill_test", "scripts/kill_test")
-kill_test = importlib.util.module_from_spec(importlib.util.spec_from_loader("kill_test", loader))
-loader.exec_module(kill_test)
+kill_test = load_script("kill_test")
 
 
 def small_config():
@@ -35,7 +31,7 @@ def small_config():
     config.methods = ("lwf", "base")
     config.scenario.task_sizes = (5, 5)
     config.data.images_per_class = 71  # 11 steps of a task: the last call has one
-    config.model.width = 1
+    config.model.encoder, config.model.width = "tiny", 1
     config.train.batch_size, config.train.steps_per_call = 32, 2
     config.train.first.epochs = config.train.later.epochs = 1
     config.train.first.milestones = config.train.later.milestones = ()
@@ -183,16 +179,13 @@ def test_a_damaged_snapshot_is_named_and_its_task_trained_again(calm, tmp_path, 
     assert kill_test.compare(calm, workdir) == []
 
 
-def call_main(workdir, monkeypatch):
-    """python -m rose_jax.main in this process, on one device."""
-    one = Layout(jax.devices()[:1])
-    real = experiment.run
+@pytest.fixture
+def main_on_one_device(monkeypatch):
+    """python -m rose_jax.main in this process."""
+    one, real = Layout(jax.devices()[:1]), experiment.run
     monkeypatch.setattr(experiment, "run", lambda *a, **k: real(*a, layout=one, **k))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", jax.config.jax_compilation_cache_dir)  # lest main sets another
-    monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])  # main adds to it
     monkeypatch.setattr(main_lib, "_CONFIG", SimpleNamespace(value=small_config()))
-    monkeypatch.setattr(main_lib, "_WORKDIR", SimpleNamespace(value=str(workdir)))
-    main_lib.main(["main"])
+    return lambda workdir: call_main("--workdir", workdir)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +204,9 @@ def call_main(workdir, monkeypatch):
     ],
     ids=["checkpoints", "log"],
 )
-def test_a_disk_that_fills_ends_the_run_with_one_clear_error(calm, nearly, monkeypatch, background, writes, words):
+def test_a_disk_that_fills_ends_the_run_with_one_clear_error(
+    calm, nearly, main_on_one_device, monkeypatch, background, writes, words
+):
     """After so many flushed files there is no more room: for checkpoints, in the background, or for the log."""
     count, real = 0, os.fsync
 
@@ -226,12 +221,12 @@ def test_a_disk_that_fills_ends_the_run_with_one_clear_error(calm, nearly, monke
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         with pytest.raises(UserError, match=words):
-            call_main(nearly, patch)
+            main_on_one_device(nearly)
     folder = nearly / "checkpoints" / "base"
     checkpoints = Checkpoints(folder)
     kept = [f"task_001_step_{step:08d}" for step in steps_of(folder, 1)]
     assert kept, "it went on for a while"
     assert all(checkpoints.usable(name) for name in ("stage_000", *kept))
     checkpoints.close()
-    call_main(nearly, monkeypatch)
+    main_on_one_device(nearly)
     assert kill_test.compare(calm, nearly) == []

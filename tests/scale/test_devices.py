@@ -15,7 +15,6 @@ from configs.digits_cold5 import get_config
 from rose_jax.data.pipeline import TrainingBatches
 from rose_jax.experiment import make_features
 from rose_jax.methods import METHODS
-from rose_jax.models.resnet import resnet18
 from rose_jax.run.features import Features
 from rose_jax.run.scoring import Scorer
 from rose_jax.run.stage import Stage
@@ -26,10 +25,10 @@ from rose_jax.train.step import make_begin, make_step
 from rose_jax.types import ClassMemory, Objective, Snapshot
 
 
-def config(dtype="float32", batch_size=60):
+def config(dtype="float32", batch_size=60, encoder="tiny"):
     """60 does not divide by 8: four rows of padding."""
     made = get_config()
-    made.model.width, made.model.compute_dtype = 2, dtype
+    made.model.encoder, made.model.width, made.model.compute_dtype = encoder, 2, dtype
     made.train.batch_size = batch_size
     made.train.first.epochs, made.train.first.milestones = 1, ()
     made.train.later.epochs, made.train.later.milestones = 1, ()
@@ -123,7 +122,7 @@ def test_three_float32_steps_agree(alone, devices):
 @pytest.mark.slow
 def test_whole_tasks_in_float64_agree():
     with jax.enable_x64(True):
-        one, two, eight = (train(config("float64"), devices, 0) for devices in (1, 2, 8))
+        one, two, eight = (train(config("float64", encoder="resnet18"), devices, 0) for devices in (1, 2, 8))
     for many in (two, eight):
         for a, b in zip(one, many, strict=True):
             assert_agree(a.trainable, b.trainable, 1e-8)
@@ -145,7 +144,7 @@ COMPARED = [
 def test_three_steps_after_the_same_first_task_agree(name, dtype, tolerance):
     """Of every other objective, with its own batches and whatever it holds of the first task."""
     with jax.enable_x64(dtype == "float64"):
-        ends = [jax.device_get(end) for end in second_tasks(config(dtype), name)]
+        ends = [jax.device_get(end) for end in second_tasks(config(dtype, encoder="resnet18"), name)]
     assert_agree(ends[0].trainable, ends[1].trainable, tolerance)
     assert_agree(ends[0].kept, ends[1].kept, tolerance)
 
@@ -214,7 +213,7 @@ def test_bfloat16_encoders_keep_everything_else_float32():
     floats = [leaf.dtype for leaf in jax.tree.leaves((after, terms)) if leaf.dtype.kind == "f"]
     assert set(floats) == {np.dtype("float32")}
     features = jax.eval_shape(
-        lambda v, x: resnet18(2, compute_dtype="bfloat16").apply(v, x)[0],
+        lambda v, x: built.features.parts.encoder.apply(v, x)[0],
         {"params": state.trainable["encoder"], "batch_stats": state.kept},
         jax.ShapeDtypeStruct((4, 8, 8, 3), np.float32),
     )

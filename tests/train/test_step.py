@@ -10,7 +10,7 @@ from rose_jax.config import Config, Schedule
 from rose_jax.data.pipeline import Feed
 from rose_jax.data.resident import flatten
 from rose_jax.data.scenario import Scenario
-from rose_jax.models.resnet import resnet18
+from rose_jax.models.tiny import tiny
 from rose_jax.train.objectives import make_objective
 from rose_jax.train.schedule import learning_rate
 from rose_jax.train.start import class_means
@@ -28,7 +28,7 @@ def task(index, offset, n_new, weight_decay=2e-4):
 def parts():
     config = Config()
     config.scenario.tasks = 3
-    encoder = resnet18(width=2)
+    encoder = tiny(width=2)
     objective = make_objective("base", make_parts(config, encoder, CLASSES, (SIZE, SIZE, 3)))
     return config, encoder, objective
 
