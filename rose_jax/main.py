@@ -15,7 +15,11 @@ from rose_jax.errors import UserError, unknown
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration file, with an argument after a colon.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; default runs/CONFIG_seedN.")
 _METHODS = flags.DEFINE_list("methods", None, "Rows to score, e.g. base,projector,gd,rose; default: the config's.")
-_OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete what another config left in the workdir.")
+_OVERWRITE = flags.DEFINE_bool(
+    "overwrite",
+    False,
+    "Delete encoders in the workdir that were trained with other options; if seed, data, scenario or model differ, all.",
+)
 _WRITERS = flags.DEFINE_list("writers", [], "Log also to: tensorboard, wandb (extras of the same names).")
 _PROFILE = flags.DEFINE_integer(
     "profile", 0, "Write a trace of so many training steps to WORKDIR/profile.", lower_bound=0

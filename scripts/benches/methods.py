@@ -14,15 +14,16 @@ import jax
 import numpy as np
 
 from rose_jax.config import Config
-from rose_jax.data import augment
-from rose_jax.data.pipeline import Pipeline
-from rose_jax.experiment import make_pipeline
+from rose_jax.data.pipeline import TrainingBatches
+from rose_jax.experiment import make_features
 from rose_jax.methods import METHODS, Row, resolve
+from rose_jax.run.features import Features
 from rose_jax.run.scoring import Scorer
 from rose_jax.run.stage import Stage
 from rose_jax.runtime.sharding import Layout
 from rose_jax.train.loop import make_task
 from rose_jax.train.objectives import make_objective
+from rose_jax.train.schedule import task_schedule
 from rose_jax.train.step import make_begin, make_step
 
 from .shared import Report, in_turns, ratio, timed
@@ -37,9 +38,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, report: Report) -> None:
     rows = resolve(["lwf", "lwf_ncm", *options.methods.split(",")])
     config = load_config(options.config)
-    pipeline = make_pipeline(config, Layout())
+    features = make_features(config, Layout())
     objectives = dict.fromkeys(row.objective for row in rows.values())
-    trainings = {name: Training(name, pipeline, options.images) for name in objectives}
+    trainings = {name: Training(name, features, options.images) for name in objectives}
     seconds = in_turns({name: training.step for name, training in trainings.items()}, options.rounds)
     for training in trainings.values():
         training.end_task()
@@ -70,53 +71,48 @@ def load_config(spec: str) -> Config:
 class Training:
     """The first two tasks of an objective; it is made at the start of the second."""
 
-    def __init__(self, name: str, pipeline: Pipeline, images: int):
-        config, data = pipeline.config, pipeline.config.data
-        self.objective = make_objective(
-            name,
-            config=config,
-            encoder=pipeline.encoder,
-            num_classes=pipeline.scenario.num_classes,
-            image_shape=pipeline.image_shape,
-            transform=augment.train_transform(data.augment, normalisation=data.normalisation, pad=data.pad),
-        )
-        self.pipeline = pipeline.with_schedule(self.objective.train)
-        self.batch_size, self.images = self.pipeline.config.train.batch_size, images
+    def __init__(self, name: str, features: Features, images: int):
+        parts = features.parts
+        self.features, self.images = features, images
+        self.objective = make_objective(name, parts)
+        self.options = self.objective.train or parts.config.train
+        self.batch_size = self.options.batch_size
         self.stages: list[Stage] = []  # rows share them, and with them the forward passes' time
         self.snapshots: list[Any] = []
-        self._begin = make_begin(self.objective, config.seed)
-        self._step = make_step(self.objective, pipeline.layout, config.seed)
+        self._begin = make_begin(self.objective, parts.config.seed)
+        self._step = make_step(self.objective, features.images.layout, parts.config.seed)
         self._begin_task(0)
         self.end_task()
         self._begin_task(1)
-        self._feed, _ = next(self.pipeline.feeds(1, 0, 1, lambda epoch: 1e-4))  # always the same one step
+        self._feed, _ = next(TrainingBatches(features.images, self.options).feeds(1, 0, 1))  # always the same one
+        rates = np.full(self.options.steps_per_call, 1e-4, np.float32)
+        self._lr = features.images.layout.replicate(rates)
 
     def _begin_task(self, index: int) -> None:
+        images = self.features.images
         self.previous = self.snapshots[-1] if index else None
-        self.task = make_task(self.pipeline, index)
-        self.state = self.pipeline.layout.replicate(self._begin(self.previous, self.task))
+        self.task = make_task(images, task_schedule(self.options, index).weight_decay, index)
+        self.state = images.layout.replicate(self._begin(self.previous, self.task))
 
     def step(self):
-        data = self.pipeline.resident("train")
-        self.state, _ = self._step(self.state, self.previous, data, self._feed, self.task)
+        data = self.features.images.resident("train")
+        self.state, _ = self._step(self.state, self.previous, data, self._feed, self._lr, self.task)
         return self.state
 
     def end_task(self) -> None:
-        pipeline, index = self.pipeline, len(self.stages)
-        labels, seed = pipeline.labels["test"], pipeline.config.seed
-        stream = pipeline.scenario.stream_indices(labels, index, seed)[: self.images]
-        self.stages.append(Stage(pipeline, index, self.snapshots, stream))
-        trained = self.state.trainable, self.state.batch_stats, self.previous
+        images, index = self.features.images, len(self.stages)
+        stream = images.stream(index)[: self.images]
+        self.stages.append(Stage(self.features, index, self.snapshots, stream, self.batch_size))
+        trained = self.state.trainable, self.state.kept, self.previous
         snapshot, self.end_seconds = timed(self.objective.finish, *trained, self.stages[-1], self.task)
-        self.snapshots.append(pipeline.layout.replicate(snapshot))
+        self.snapshots.append(images.layout.replicate(snapshot))
 
 
 def score(name: str, row: Row, training: Training) -> dict[str, float]:
-    scorer = Scorer(name, row, training.pipeline.config, training.pipeline.layout, None)
+    features = training.features
+    scorer = Scorer(name, row, features.parts, features.images.layout, None)
     first, last = training.stages
-    forward = last.test_seconds(1)  # extracted now, and shared by all rows, so that no row pays for it
-    if scorer.moving.evolves:
-        forward += last.test_seconds(0)
+    forward = scorer.forward_seconds(last)  # extracted now, and shared by all rows, so that no row pays for it
     for _ in range(2):  # the first time compiles
         scorer.restart()
         scorer.score(first)

@@ -6,6 +6,7 @@ the shortest, so whatever is not a step weighs most. The machine should do nothi
 """
 
 import argparse
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -14,14 +15,15 @@ import numpy as np
 
 from rose_jax.config import Config
 from rose_jax.data import augment, sources
-from rose_jax.data.pipeline import Pipeline
+from rose_jax.data.pipeline import Images
 from rose_jax.data.scenario import make_scenario
-from rose_jax.models.resnet import resnet18
+from rose_jax.models import make_encoder
+from rose_jax.run.features import Features
 from rose_jax.run.trajectory import Trajectory
 from rose_jax.runtime.sharding import Layout
 from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.loop import make_task, train_steps
-from rose_jax.train.objectives import make_objective
+from rose_jax.types import Parts
 
 from .shared import Report, Times, by_rows, in_turns, ratio
 
@@ -35,10 +37,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, report: Report) -> None:
-    pipeline = make_pipeline(options)
+    features = make_features(options)
+    steps = features.images.steps_per_epoch(0, options.batch)
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(pipeline, Path(folder), options.rounds)
-    title = f"epochs of {pipeline.steps_per_epoch(0)} steps, {options.batch} images each, width {options.width}"
+        times = measure(features, Path(folder), options.rounds)
+    title = f"epochs of {steps} steps, {options.batch} images each, width {options.width}"
     report.table(title, by_rows(times, "bare", per="step"))
     report.claim("looped / bare", ratio(times["looped"], times["bare"]), "<=", 1.05)
     report.claim("checkpointed / looped", ratio(times["checkpointed"], times["looped"]), "<=", 1.02)
@@ -47,40 +50,46 @@ def run(options: argparse.Namespace, report: Report) -> None:
 # Below: all that the benchmark knows of how a task is trained.
 
 
-def make_pipeline(options: argparse.Namespace) -> Pipeline:
+def make_features(options: argparse.Namespace) -> Features:
+    """As experiment.make_features, of noise."""
     config = Config(name="bench")
     config.data.dataset, config.scenario.tasks = "cifar100", TASKS
     config.model.width, config.train.batch_size = options.width, options.batch
     config.train.first.epochs = 1
     dataset = noise(-(-options.steps * options.batch * TASKS // CLASSES))
     scenario = make_scenario(config.scenario, CLASSES)
-    return Pipeline(config, dataset, scenario, resnet18(options.width), Layout())
-
-
-def measure(pipeline: Pipeline, folder: Path, rounds: int) -> Times:
-    """Seconds of a step each way, from whole epochs."""
-    config, steps = pipeline.config, pipeline.steps_per_epoch(0)
+    images = Images(dataset, scenario, Layout(), config.seed, decode_workers=0)
+    normalise = augment.eval_transform(normalisation="cifar100")
     transform = augment.train_transform("standard", normalisation="cifar100", pad=4)
-    parts = {"num_classes": CLASSES, "image_shape": pipeline.image_shape, "transform": transform}
-    objective = make_objective("base", config=config, encoder=pipeline.encoder, **parts)
-    with Workdir(folder, config) as work:
-        trajectory = Trajectory("bench", objective, pipeline, work)
-        task, data = make_task(pipeline, 0), pipeline.resident("train")
-        log = work.logger("bench")
-        feeds = [feed for feed, _ in pipeline.feeds(0, 0, steps, lambda epoch: 0.01)]
+    parts = Parts(config, make_encoder(config.model), scenario, images.image_shape, normalise, transform)
+    return Features(images, parts)
+
+
+def measure(features: Features, folder: Path, rounds: int) -> Times:
+    """Seconds of a step each way, from whole epochs."""
+    images, config, layout = features.images, features.parts.config, features.images.layout
+    with (
+        Workdir(folder, config) as work,
+        contextlib.closing(Trajectory("base", features.parts, features, work)) as trajectory,
+    ):
+        batches, data, log = trajectory.batches, images.resident("train"), work.logger("base")
+        steps = batches.steps_per_epoch(0)
+        task = make_task(images, config.train.first.weight_decay, 0)
+        feeds = [feed for feed, _ in batches.feeds(0, 0, steps)]
+        lr = layout.replicate(np.full(1, config.train.first.lr, np.float32))
 
         def begin():
-            return (pipeline.layout.replicate(trajectory.begin(None, task)),)
+            return (layout.replicate(trajectory.begin(None, task)),)
 
         def bare(state):
             for feed in feeds:
-                state, _ = trajectory.step(state, None, data, feed, task)
+                state, _ = trajectory.step(state, None, data, feed, lr, task)
             return state
 
         def looped(state, checkpoint_every=2 * steps):
             after = trajectory.after_call(0, 0, checkpoint_every, last=2 * steps)
             work.progress.task(0, TASKS, steps)
-            return train_steps(trajectory.step, state, None, pipeline, 0, log=log, after_call=after)
+            return train_steps(trajectory.step, state, None, batches, task, 0, log=log, after_call=after)
 
         def checkpointed(state):
             state = jax.block_until_ready(looped(state, steps // 2 + 1))
@@ -88,9 +97,7 @@ def measure(pipeline: Pipeline, folder: Path, rounds: int) -> Times:
             return state
 
         ways = {way.__name__: way for way in (bare, looped, checkpointed)}
-        times = in_turns(ways, rounds, per=steps, prepare=begin)
-        trajectory.close()
-    return times
+        return in_turns(ways, rounds, per=steps, prepare=begin)
 
 
 def noise(per_class: int) -> sources.Dataset:

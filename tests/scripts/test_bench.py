@@ -44,6 +44,41 @@ def test_a_whole_benchmark(bench, capsys, tmp_path, monkeypatch):
     assert table["d = 8"]["one thread, ms per image"] > 0
 
 
+TINY = """
+from rose_jax.config import Config
+
+def get_config(preset):
+    config = Config(name="tiny")
+    config.data.normalisation, config.data.images_per_class = "digits", 16
+    config.scenario.tasks, config.model.encoder, config.model.width = 5, "tiny", 2
+    config.train.batch_size, config.evolution.capacity = 16, 16
+    return config
+"""
+
+
+def test_what_rows_cost(bench, capsys, tmp_path):
+    """A row that reads features and one that reads images."""
+    config, found = tmp_path / "tiny.py", tmp_path / "found.json"
+    config.write_text(TINY)
+    rows = ["--methods", "rose,batch_norm", "--images", "20", "--rounds", "1"]
+    assert bench.main(["methods", "--config", str(config), *rows, "--json", str(found)]) == 0
+    (table,) = json.loads(found.read_text())["tables"].values()
+    assert list(table) == ["lwf", "lwf_ncm", "rose", "batch_norm"]
+    assert all(row["test, ms per image"] > 0 and row["end of a task, s"] > 0 for row in table.values())
+    assert table["lwf"]["training step, x lwf"] == 1
+
+
+def test_what_an_epoch_costs(bench, tmp_path, monkeypatch):
+    train, tiny = (importlib.import_module(name) for name in ("benches.train", "rose_jax.models.tiny"))
+    monkeypatch.setattr(train, "make_encoder", lambda options: tiny.tiny(options.width))
+    found = tmp_path / "found.json"
+    bench.main(["train", "--width=2", "--batch=8", "--steps=2", "--rounds=1", "--json", str(found)])
+    times, claims = json.loads(found.read_text())["tables"].values()
+    assert list(times) == ["bare", "looped", "checkpointed"]
+    assert times["bare"]["ms per step"] > 0
+    assert len(claims) == 2
+
+
 def test_turns(shared):
     called, now = [], iter(range(1000))
     runs = {"a": lambda x: called.append(f"a{x}"), "b": lambda x: called.append(f"b{x}")}
