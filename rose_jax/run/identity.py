@@ -33,7 +33,7 @@ def scoring_digest(config: Config, row: Row) -> str:
     """Names all values that a row's scores depend on beside its encoders."""
     plugins = (COMPENSATIONS[row.compensation], ADAPTATIONS[row.test_time], CLASSIFIERS[row.classifier])
     options = _options(config, EVERY_ROW + sum((plugin.options for plugin in plugins), ()))
-    return digest_of([json.dumps(options, sort_keys=True)])[:8]
+    return digest_of([json.dumps([row.compensation, row.test_time, row.classifier, options], sort_keys=True)])[:8]
 
 
 def digest_of(parts: Iterable[str | bytes | memoryview]) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from rose_jax.train import losses
@@ -21,7 +22,7 @@ from rose_jax.types import (
     Trainable,
 )
 
-NO_PROJECTOR = jnp.zeros((0, 0))  # in the snapshot of an objective before `with_projector` fills its own in
+NO_PROJECTOR = np.zeros((0, 0))  # in the snapshot of an objective before `with_projector` fills its own in
 
 
 def with_projector(objective: Objective, parts: Parts) -> Objective:
