@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 
 from rose_jax.errors import UserError
-from rose_jax.options import Option, check, check_types, declared, fill, option, section
+from rose_jax.options import Option, check, check_types, choice, declared, fill, option, section
 from rose_jax.options import get as get  # for those who have a Config
 from rose_jax.options import keys as keys
 
@@ -19,30 +19,21 @@ LARGEST_SEED = 2**32 - 1  # numpy takes no larger one, and jax would drop the up
 
 @dataclass
 class DataOptions:
-    dataset: str = option("digits", "which images", choices=("digits", "cifar100", "tiny", "imagenet100"))
+    dataset: str = choice(("digits", "cifar100", "tiny", "imagenet100"), "which images")
     dir: str = option("", "where prepared data lies; '' is $ROSE_JAX_DATA, else ~/rose_jax_data", free=True)
     class_list: str = option("", "imagenet100: a file of wnids instead of the package's list")
-    augment: str = option("standard", "how training images are varied", choices=AUGMENTATIONS)
+    augment: str = choice(AUGMENTATIONS, "how training images are varied")
     pad: int = option(4, "pixels of padding that augmentations crop from or shift by", at_least=0)
-    normalisation: str = option(
-        "cifar100", "whose mean and deviation of each channel", choices=("cifar100", "imagenet", "digits")
-    )
+    normalisation: str = choice(("cifar100", "imagenet", "digits"), "whose mean and deviation of each channel")
     synthetic_if_missing: bool = option(False, "smoke presets: made-up images of the right shape")
     images_per_class: int = option(0, "use only so many of each class and split; 0 is all", at_least=0)
-    decode_workers: int = option(
-        8,
-        "processes that decode streamed sets, for each process of the run; 0: it does so itself",
-        at_least=0,
-        free=True,
-    )
+    decode_workers: int = option(8, "decoding processes of each host; 0: it does so itself", at_least=0, free=True)
 
 
 @dataclass
 class ScenarioOptions:
-    start: str = option(
-        "cold", "cold: `tasks` equal tasks; warm: a first task, then `tasks` equal ones", choices=("cold", "warm")
-    )
-    tasks: int = option(10, "equal tasks", at_least=1)
+    start: str = choice(("cold", "warm"), "cold: equal tasks; warm: a first task, then equal ones")
+    tasks: int = option(10, "how many equal tasks", at_least=1)
     first_classes: int = option(0, "warm: classes of the first task; 0 is half of all", at_least=0)
     task_sizes: tuple[int, ...] = option((), "any other split, one number of classes per stage", at_least=1)
     class_order_seed: int = option(1993, "shuffles the classes", at_least=0, at_most=LARGEST_SEED)
@@ -51,17 +42,11 @@ class ScenarioOptions:
 
 @dataclass
 class ModelOptions:
-    encoder: str = option(
-        "resnet18", "tiny: one convolution per stage, for tests and quick trials", choices=("resnet18", "tiny")
-    )
+    encoder: str = choice(("resnet18", "tiny"), "tiny: one convolution per stage, for tests and quick trials")
     width: int = option(64, "feature dimension d is 8 x width", at_least=1)
-    stem: str = option("small", "first layers of the encoder", choices=("small", "conv3_pool", "conv7_pool"))
-    head: str = option("cosine", "what is trained on top of the features", choices=("cosine", "linear"))
-    compute_dtype: str = option(
-        "float32",
-        "bfloat16 on accelerators; parameters and losses stay float32",
-        choices=("float32", "bfloat16", "float64"),
-    )
+    stem: str = choice(("small", "conv3_pool", "conv7_pool"), "first layers of the encoder")
+    head: str = choice(("cosine", "linear"), "what is trained on top of the features")
+    compute_dtype: str = choice(("float32", "bfloat16", "float64"), "of the encoder; bfloat16 on accelerators")
 
 
 @dataclass
@@ -83,36 +68,26 @@ class TrainOptions:
     adapt_lr: bool = option(True, "lr of later tasks times |C_t| / |C_1:t-1|")
     steps_per_call: int = option(1, "above 1 on accelerators: that many steps in one fori_loop", at_least=1)
     log_every: int = option(20, "steps between lines of metrics.jsonl", at_least=1, free=True)
-    checkpoint_every: int = option(
-        0, "steps between checkpoints inside a task; 0 is once an epoch", at_least=0, free=True
-    )
+    checkpoint_every: int = option(0, "steps between checkpoints; 0 is once an epoch", at_least=0, free=True)
 
 
 @dataclass
 class LossOptions:
     kd_weight: float = option(10.0, "lambda_1, of the distillation", at_least=0)
     kd_temperature: float = option(2.0, "of the distillation's logits", above=0)
-    ce_range: str = option("new", "the classes cross-entropy runs over", choices=("new", "seen"))
+    ce_range: str = choice(("new", "seen"), "the classes cross-entropy runs over")
     supcon_weight: float = option(0.1, "lambda_2, of the supervised contrast", at_least=0)
     supcon_temperature: float = option(0.07, "of the supervised contrast", above=0)
-    supcon_denominator: str = option(
-        "negatives_and_self",
-        "what the contrast divides by; negatives: as printed; all: Khosla et al.",
-        choices=("negatives_and_self", "negatives", "all"),
-    )
+    supcon_denominator: str = choice(("negatives_and_self", "negatives", "all"), "negatives: as printed")
     expand_labels: bool = option(False, "FCS's rotations and mixtures as classes")
-    second_view: bool = option(
-        True, "with expanded labels: contrast with FCS's second view; False: within the batch"
-    )
+    second_view: bool = option(True, "with expanded labels: contrast with FCS's view; False: within the batch")
 
 
 @dataclass
 class ProjectorOptions:
     lr: float = option(1e-3, "of Adam", at_least=0)
-    init: str = option("identity", "at the start of each task", choices=("identity", "random"))
-    loss: str = option(
-        "squared", "distance of projected to new features; norm: as printed", choices=("squared", "norm")
-    )
+    init: str = choice(("identity", "random"), "at the start of each task")
+    loss: str = choice(("squared", "norm"), "distance of projected to new features; norm: as printed")
 
 
 @dataclass
@@ -120,36 +95,26 @@ class EvolutionOptions:
     capacity: int = option(3000, "S, pairs in the queue", at_least=1)
     alpha: float = option(0.2, "noise of the pseudo-features; the paper's main text prints 0.02", at_least=0)
     granularity: int = option(1, "images per update", at_least=1)
-    solver: str = option("blocked", "of the least squares", choices=("direct", "blocked"))
+    solver: str = choice(("blocked", "direct"), "of the least squares")
     ridge: float = option(-1.0, "rho; negative chooses by capacity and dimension")
     evolve_every: int = option(1, "k: only every k-th image passes the old encoder and the queue", at_least=1)
     gd_lr: float = option(1e-3, "of the rows that evolve by gradient descent", at_least=0)
-    gd_init: str = option("trained", "where gradient descent starts", choices=("trained", "identity", "random"))
+    gd_init: str = choice(("trained", "identity", "random"), "where gradient descent starts")
 
 
 @dataclass
 class MetricOptions:
     """Rows named ..._whitened: the within-class covariance that prototypes and images are compared in."""
 
-    source: str = option("evolved", "newest: of the newest task alone", choices=("evolved", "newest"))
-    error: str = option(
-        "stream",
-        "the drift map's own error, which widens old classes; task: on D_t; stream: and on the pairs seen so far",
-        choices=("none", "task", "stream"),
+    source: str = choice(("evolved", "newest"), "newest: of the newest task alone")
+    error: str = choice(
+        ("stream", "task", "none"), "the drift map's, widens old classes; task: on D_t; stream: and on test pairs"
     )
-    kind: str = option("cosine", "lda: Gaussians of one covariance", choices=("cosine", "lda"))
-    ridge: float = option(
-        0.003, "rho: rho tr(Sigma) / d is added to every direction before the whitening", at_least=0
-    )
-    shrinkage: str = option(
-        "fixed", "fixed: `ridge`; ledoit_wolf: chosen from the features of D_t", choices=("fixed", "ledoit_wolf")
-    )
-    per_class_weight: float = option(
-        0.0, "of each class's own covariance; above 0 memory is C d^2 instead of d^2", at_least=0, at_most=1
-    )
-    refresh: int = option(
-        64, "least number of test images between two evolutions of the metric; 0: at stage start only", at_least=0
-    )
+    kind: str = choice(("cosine", "lda"), "lda: Gaussians of one covariance")
+    ridge: float = option(0.003, "rho: rho tr(Sigma) / d is added to every direction", at_least=0)
+    shrinkage: str = choice(("fixed", "ledoit_wolf"), "fixed: `ridge`; ledoit_wolf: chosen from D_t")
+    per_class_weight: float = option(0.0, "of each class's own covariance (memory C d^2)", at_least=0, at_most=1)
+    refresh: int = option(64, "least images between two evolutions of it; 0: at stage start only", at_least=0)
 
 
 @dataclass
@@ -161,19 +126,16 @@ class Recipe:
     later: Schedule = section(Schedule, "of every later task")
 
 
+NO_SCHEDULE = {
+    "first.epochs": Option("passes over the task's images; 0: the authors give no schedule", at_least=0)
+}
+
+
 @dataclass
 class LwFOptions:
-    schedule: str = option(
-        "rose", "rose: `train`, so that rows differ by the method alone", choices=("rose", "official")
-    )
-    official: Recipe = section(
-        lambda: Recipe(first=Schedule(epochs=0)),
-        "of LDC's authors",
-        {"first.epochs": Option("passes over the task's images; 0: the authors give no schedule", at_least=0)},
-    )
-    expand_labels: bool = option(
-        False, "as loss.expand_labels; the settings make both alike, so that rows compare"
-    )
+    schedule: str = choice(("rose", "official"), "rose: `train`, so that rows differ by the method alone")
+    official: Recipe = section(lambda: Recipe(first=Schedule(epochs=0)), "of LDC's authors", NO_SCHEDULE)
+    expand_labels: bool = option(False, "as loss.expand_labels; settings make both alike, so that rows compare")
 
 
 @dataclass
@@ -187,36 +149,20 @@ class ADCOptions:
     samples: int = option(100, "m, images nearest to a prototype", at_least=1)
     steps: int = option(3, "of the perturbation", at_least=1)
     alpha: float = option(25.0, "length of a step", at_least=0)
-    step_norm: str = option(
-        "batch",
-        "batch: the m images share alpha, as in the code; image: each its own, as printed",
-        choices=("batch", "image"),
-    )
-    rivals: str = option(
-        "as_moved",
-        "as_moved: those before k have moved already, as in the code",
-        choices=("as_moved", "unmoved"),
-    )
-    when_none_succeeds: str = option(
-        "unperturbed",
-        "whose drift is taken; unperturbed: of the m images, as in the code; stay: none",
-        choices=("unperturbed", "perturbed", "stay"),
-    )
+    step_norm: str = choice(("batch", "image"), "batch: the m images share alpha; image: as printed")
+    rivals: str = choice(("as_moved", "unmoved"), "as_moved: those before k have moved already, as in the code")
+    when_none_succeeds: str = choice(("unperturbed", "perturbed", "stay"), "whose drift is taken; stay: none")
 
 
 @dataclass
 class LDCOptions:
     epochs: int = option(20, "of the map's training", at_least=1)
     lr: float = option(1e-3, "of Adam", at_least=0)
-    init: str = option("random", "where the map starts", choices=("random", "identity"))
+    init: str = choice(("random", "identity"), "where the map starts")
 
 
-def _adam_recipe(epochs: int) -> Recipe:
-    return Recipe(64, Schedule(epochs, 1e-3, (45, 90), 2e-4), Schedule(epochs, 1e-3, (45, 90), 2e-4))
-
-
-def _efc_recipe() -> Recipe:
-    return Recipe(64, Schedule(100, 1e-3, (45, 90), 2e-4), Schedule(100, 1e-4, (), 2e-4))
+def _adam(epochs: int) -> Schedule:
+    return Schedule(epochs, 1e-3, (45, 90), 2e-4)
 
 
 @dataclass
@@ -225,10 +171,10 @@ class EFCOptions:
     damping: float = option(0.1, "eta", at_least=0)
     prototype_batch: int = option(64, "prototypes drawn for a step", at_least=1)
     sigma: float = option(0.2, "of the drift's weights", above=0)
-    recipe: Recipe = section(_efc_recipe, "of EFC's authors")
-    first_optimizer: str = option("adam", "of the first task", choices=("adam", "sgd"))
+    recipe: Recipe = section(lambda: Recipe(64, _adam(100), Schedule(100, 1e-4, (), 2e-4)), "of EFC's authors")
+    first_optimizer: str = choice(("adam", "sgd"), "of the first task")
     head_lr_factor: float = option(1.0, "of later tasks, relative to the encoder's", at_least=0)
-    augment: str = option("", "instead of data.augment; '' is that", choices=("", *AUGMENTATIONS))
+    augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
     pad: int = option(4, "of `augment`, as data.pad", at_least=0)
 
 
@@ -241,15 +187,13 @@ class FCSOptions:
     prototype_batch: int = option(64, "prototypes drawn for a step", at_least=1)
     contrast_weight: float = option(0.1, "of the contrast", at_least=0)
     contrast_temperature: float = option(0.07, "of the contrast", above=0)
-    recipe: Recipe = section(lambda: _adam_recipe(101), "of FCS's authors")
-    first_optimizer: str = option("adam", "of the first task", choices=("adam", "sgd"))
+    recipe: Recipe = section(lambda: Recipe(64, _adam(101), _adam(101)), "of FCS's authors")
+    first_optimizer: str = choice(("adam", "sgd"), "of the first task")
 
 
 @dataclass
 class EvaluationOptions:
-    distance: str = option(
-        "cosine", "of the nearest prototype; euclidean: as LDC's paper prints it", choices=("cosine", "euclidean")
-    )
+    distance: str = choice(("cosine", "euclidean"), "of prototypes; euclidean: as LDC's paper prints it")
     batch_size: int = option(128, "test images of a batch", at_least=1)
     batches_per_call: int = option(8, "batches in one scan; the last call is padded", at_least=1)
 
@@ -262,12 +206,7 @@ class AdaptationOptions:
 @dataclass
 class Config:
     name: str = option("", "of the setting; names the default workdir")
-    preset: str = option(
-        "full",
-        "size of the run; custom: a full one with keys changed on the command line",
-        choices=("full", "thin", "smoke", "custom"),
-        free=True,
-    )
+    preset: str = choice(("full", "thin", "smoke", "custom"), "custom: full, with keys changed by hand", free=True)
     note: str = option("", "what a reader of the results must know", free=True)
     seed: int = option(0, "of everything drawn but the class order", at_least=0, at_most=LARGEST_SEED)
     methods: tuple[str, ...] = option(("base", "projector", "gd", "rose"), "rows to score", free=True)
@@ -311,23 +250,17 @@ def validate(config: Config) -> Config:
             f"config.metric.per_class_weight {config.metric.per_class_weight} needs config.metric.source evolved: "
             f"{config.metric.source!r} has no covariance of each old class."
         )
-    if config.model.compute_dtype == "float64" and not _x64():
-        raise UserError("config.model.compute_dtype float64 needs the environment variable JAX_ENABLE_X64=1.")
+    if config.model.compute_dtype == "float64":
+        import jax  # slow, and few need it here
+
+        if not jax.config.read("jax_enable_x64"):
+            raise UserError("config.model.compute_dtype float64 needs the environment variable JAX_ENABLE_X64=1.")
     return config
 
 
 def from_json(text: str) -> Config:
-    """The Config that `to_json` wrote; keys it does not know are left out, those it lacks have their default.
-
-    A value of the wrong type is a UserError; whether values are allowed is `validate`'s question.
-    """
+    """The Config that `to_json` wrote, its types checked; keys that it lacks have their default."""
     config = Config()
     fill(config, json.loads(text))
     check_types(config)
     return config
-
-
-def _x64() -> bool:
-    import jax
-
-    return bool(jax.config.read("jax_enable_x64"))

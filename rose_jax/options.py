@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import operator
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -33,8 +34,7 @@ class Option:
         words = _KINDS[_entry(kind)][several]
         if several:
             words = f"a tuple of {'increasing ' * self.increasing}{words}"
-        limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
-        bounds = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
+        bounds = " and ".join(f"{name.replace('_', ' ')} {limit}" for name, _, limit in self._limits())
         return words + (f", {'each ' * several}{bounds}" if bounds else "")
 
     def holds(self, value: Any) -> bool:
@@ -42,37 +42,27 @@ class Option:
         entries = value if isinstance(value, (tuple, list)) else (value,)
         if self.increasing and any(later <= earlier for earlier, later in itertools.pairwise(entries)):
             return False
-        return all(map(self._one_holds, entries))
-
-    def _one_holds(self, value: Any) -> bool:
         if self.choices:
-            return value in self.choices
-        if isinstance(value, (str, bool)):
-            return True
-        return (
-            abs(value) <= sys.float_info.max  # false for nan
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
+            return all(entry in self.choices for entry in entries)
+        numbers = [entry for entry in entries if not isinstance(entry, (str, bool))]
+        finite = all(abs(number) <= sys.float_info.max for number in numbers)  # false for nan
+        return finite and all(kept(number, limit) for _, kept, limit in self._limits() for number in numbers)
+
+    def _limits(self) -> list[tuple[str, Callable[[Any, Any], bool], float]]:
+        tests = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
+        return [
+            (name, kept, getattr(self, name)) for name, kept in tests.items() if getattr(self, name) is not None
+        ]
 
 
-def option(
-    default: T,
-    help: str,
-    *,
-    choices: tuple[str, ...] = (),
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    increasing: bool = False,
-    free: bool = False,
-) -> T:
-    """A dataclass field; its annotation is the type that is checked. See Option."""
-    declared = Option(help, choices, at_least, above, at_most, below, increasing, free)
-    return dataclasses.field(default=default, metadata={"option": declared})
+def option(default: T, help: str, **limits: Any) -> T:
+    """A dataclass field; its annotation is the type that is checked. See Option for the limits."""
+    return dataclasses.field(default=default, metadata={"option": Option(help, **limits)})
+
+
+def choice(choices: tuple[str, ...], help: str, free: bool = False) -> str:
+    """A field that is one of these; the first is the default."""
+    return option(choices[0], help, choices=choices, free=free)
 
 
 def section(factory: Callable[[], T], help: str, instead: Mapping[str, Option] | None = None) -> T:
@@ -86,9 +76,22 @@ class Declared(NamedTuple):
     value: Any
 
 
-def declared(config: Any) -> dict[str, Declared]:
+def declared(config: Any, prefix: str = "", instead: Mapping[str, Option] | None = None) -> dict[str, Declared]:
     """Every option of a configuration by its dotted key, in the order of their declaration."""
-    return _declared(config, "", {})
+    found: dict[str, Declared] = {}
+    kinds = typing.get_type_hints(type(config))
+    for item in dataclasses.fields(config):
+        key, kind, value = prefix + item.name, kinds[item.name], getattr(config, item.name)
+        if not item.metadata:
+            raise TypeError(f"{type(config).__name__}.{item.name} must be declared by option() or section().")
+        if "option" in item.metadata:
+            found[key] = Declared(kind, (instead or {}).get(key, item.metadata["option"]), value)
+        elif isinstance(value, kind):
+            own = {f"{key}.{inner}": option for inner, option in item.metadata["instead"].items()}
+            found |= declared(value, f"{key}.", {**own, **(instead or {})})
+        else:
+            raise UserError(f"config.{key} is {value!r}; it must be {kind.__name__}(...).")
+    return found
 
 
 def keys(config: Any) -> list[str]:
@@ -105,10 +108,8 @@ def get(config: Any, key: str) -> Any:
 
 def put(config: Any, key: str, value: Any) -> None:
     """put(config, "train.first.lr", 0.1); a list, as JSON has it, becomes a tuple."""
-    *path, name = key.split(".")
-    for part in path:
-        config = getattr(config, part)
-    setattr(config, name, tuple(value) if isinstance(value, list) else value)
+    path, _, name = key.rpartition(".")
+    setattr(get(config, path) if path else config, name, tuple(value) if isinstance(value, list) else value)
 
 
 def check(config: Any) -> None:
@@ -133,11 +134,11 @@ def fill(config: Any, saved: Any, prefix: str = "config") -> None:
         raise UserError(f"{prefix} is {saved!r}; it must be an object with keys.")
     for item in dataclasses.fields(config):
         if item.name in saved:
-            value, current = saved[item.name], getattr(config, item.name)
+            current = getattr(config, item.name)
             if dataclasses.is_dataclass(current):
-                fill(current, value, f"{prefix}.{item.name}")
+                fill(current, saved[item.name], f"{prefix}.{item.name}")
             else:
-                setattr(config, item.name, tuple(value) if isinstance(value, list) else value)
+                put(config, item.name, saved[item.name])
 
 
 _KINDS = {  # one, several
@@ -146,23 +147,6 @@ _KINDS = {  # one, several
     float: ("a finite number", "finite numbers"),
     str: ("a text", "texts"),
 }
-
-
-def _declared(config: Any, prefix: str, instead: Mapping[str, Option]) -> dict[str, Declared]:
-    found: dict[str, Declared] = {}
-    kinds = typing.get_type_hints(type(config))
-    for item in dataclasses.fields(config):
-        key, kind, value = prefix + item.name, kinds[item.name], getattr(config, item.name)
-        if not item.metadata:
-            raise TypeError(f"{type(config).__name__}.{item.name} must be declared by option() or section().")
-        if "option" in item.metadata:
-            found[key] = Declared(kind, instead.get(key, item.metadata["option"]), value)
-        elif isinstance(value, kind):
-            own = {f"{key}.{inner}": option for inner, option in item.metadata["instead"].items()}
-            found |= _declared(value, f"{key}.", {**own, **instead})
-        else:
-            raise UserError(f"config.{key} is {value!r}; it must be {kind.__name__}(...).")
-    return found
 
 
 def _is_a(kind: Any, value: Any) -> bool:

@@ -76,23 +76,31 @@ class Checkpoints:
         return read_note(self.folder, name)
 
     def names(self, prefix: str) -> list[str]:
-        """Committed checkpoints with this prefix, oldest first (numbers in names are zero-padded)."""
-        found = (path.name.removesuffix(".manifest.json") for path in self.folder.glob("*.manifest.json"))
-        return sorted(name for name in found if name.rsplit("_", 1)[0] == prefix)
+        """Committed checkpoints PREFIX_NUMBER, oldest first (numbers are zero-padded)."""
+        return self._numbered(prefix, ".manifest.json")
 
     def attempts(self, prefix: str) -> list[str]:
         """The same, with those that were not completely written."""
-        folders = {path.name for path in self.folder.glob(f"{prefix}_*") if path.is_dir()}
-        numbered = {name for name in folders if name.removeprefix(f"{prefix}_").isdigit()}
-        return sorted(numbered | set(self.names(prefix)))
+        return self._numbered(prefix, "")
+
+    def _numbered(self, prefix: str, ending: str) -> list[str]:
+        found = {path.name.removesuffix(".manifest.json") for path in self.folder.glob(f"{prefix}_*{ending}")}
+        return sorted(name for name in found if name.removeprefix(f"{prefix}_").isdigit())
 
     def problem(self, name: str) -> str:
         """What is wrong with a checkpoint, "" if nothing."""
-        manifest = self._manifest(name)
-        if not manifest.exists():
-            return "it was not completely written" if (self.folder / name).exists() else "absent"
+        manifest = _manifest(self.folder, name)
         try:
-            return self._problem(name, manifest.read_text())
+            if not manifest.exists():
+                return "it was not completely written" if (self.folder / name).exists() else "absent"
+            try:
+                saved = json.loads(manifest.read_text())
+                expected, own = dict(saved["files"]), _digest(saved["files"], saved["note"])
+                if saved.get("digest", own) != own:  # older manifests have none
+                    return "its manifest does not have the content that was written"
+            except (ValueError, KeyError, TypeError, AttributeError):
+                return "its manifest is not readable"
+            actual = _checksums(self.folder / name)
         except FileNotFoundError as error:
             return f"{error.filename} is missing"
         except OSError as error:  # may pass; damaged checkpoints are removed, so this must not count as one
@@ -100,30 +108,18 @@ class Checkpoints:
                 f"The checkpoint {self.folder / name} cannot be read: {error.strerror}. Nothing was changed. Solve that "
                 "(permissions, a missing file system, too many open files) and run the same command again."
             ) from error
-
-    def _problem(self, name: str, manifest: str) -> str:
-        try:
-            saved = json.loads(manifest)
-            expected, own = dict(saved["files"]), _digest(saved["files"], saved["note"])
-            if saved.get("digest", own) != own:  # older manifests have none
-                return "its manifest does not have the content that was written"
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return "its manifest is not readable"
-        actual = _checksums(self.folder / name)
         differing = sorted(file for file in expected | actual if expected.get(file) != actual.get(file))
         return f"{differing[0]} does not have the content that was written" if differing else ""
 
     def remove(self, name: str) -> None:
         if jax.process_index() == 0:
-            self._manifest(name).unlink(missing_ok=True)  # first: without it the folder does not count
+            _manifest(self.folder, name).unlink(missing_ok=True)  # first: without it the folder does not count
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def remove_all(self, prefix: str, newer_than: int = -1) -> None:
         """Removes the checkpoints PREFIX_NUMBER, incomplete ones too, whose number is larger."""
-        names = {path.name.removesuffix(".manifest.json") for path in self.folder.glob(f"{prefix}_*")}
-        for name in names:
-            number = name.rsplit("_", 1)[1]
-            if number.isdigit() and int(number) > newer_than:
+        for name in self.attempts(prefix):
+            if int(name.rsplit("_", 1)[1]) > newer_than:
                 self.remove(name)
 
     def close(self) -> None:
@@ -137,7 +133,9 @@ class Checkpoints:
         self._checkpointer.wait_until_finished()
         if jax.process_index() == 0:
             files = _checksums(self.folder / name)
-            write_json(self._manifest(name), {"files": files, "note": note, "digest": _digest(files, note)})
+            write_json(
+                _manifest(self.folder, name), {"files": files, "note": note, "digest": _digest(files, note)}
+            )
             if keep is not None:
                 for old in self.names(name.rsplit("_", 1)[0])[:-keep]:
                     self.remove(old)
@@ -156,9 +154,6 @@ class Checkpoints:
                 f"The checkpoint {self.folder / name} could not be written ({free:.0f} MiB are free there): {error}\n"
                 "Earlier checkpoints are intact. Make room or repair the disk, then run the same command again."
             ) from error
-
-    def _manifest(self, name: str) -> Path:
-        return _manifest(self.folder, name)
 
 
 def read_note(folder: Path, name: str) -> Any:

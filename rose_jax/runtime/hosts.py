@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,33 +43,57 @@ def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -
         raise UserError(f"--coordinator {coordinator!r} is not of the form host:port.")
     place = f"{num_processes} processes were to meet at {coordinator}" if coordinator else "as jax detects them"
     too_late = (
-        f"The processes did not find each other within {START_SECONDS} s ({place}). Are all of them running, can "
-        "each reach that address, and is --num_processes their number?"
+        f"error: The processes did not find each other within {START_SECONDS} s ({place}). Are all of them running, "
+        "can each reach that address, and is --num_processes their number?\n"
     )
+
+    def end() -> None:  # jax's own time-out would abort in C++ with a stack trace
+        os.write(2, too_late.encode())
+        os._exit(2)
+
+    timer = threading.Timer(START_SECONDS, end)
+    timer.daemon = True
+    timer.start()
     try:
-        with _time_limit(START_SECONDS, too_late):
-            jax.distributed.initialize(
-                coordinator_address=coordinator or None,
-                num_processes=num_processes if all(given) else None,
-                process_id=process_id if all(given) else None,
-                initialization_timeout=2 * START_SECONDS,
-                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-                shutdown_timeout_seconds=SHUTDOWN_SECONDS,
-            )
+        jax.distributed.initialize(
+            coordinator or None,
+            num_processes if all(given) else None,
+            process_id if all(given) else None,
+            initialization_timeout=2 * START_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+        )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"The processes did not find each other: {error}") from None
-    _connect_devices()
-
-
-def agree(value: bool) -> bool:
-    """Process 0's value, on all processes, so that all decide alike what depends on files."""
-    return bool(agree_on_number(int(value)))
+    finally:
+        timer.cancel()
+    # One sum over all devices, as training will do. On CPUs the first one connects them and fails if processes
+    # arrive over 30 s apart, as they may after compiling a training step. `barrier` does not connect this group.
+    barrier("start")
+    layout = Layout()
+    ones = layout.split(np.ones(layout.num_devices, np.float32))
+    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=layout.replicated)(ones))
 
 
 def agree_on_number(value: int) -> int:
-    if jax.process_count() == 1:
-        return value
-    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+    """Process 0's value, on all processes, so that all decide alike what depends on files."""
+    return int(share(np.int32(value)))
+
+
+def agree(value: bool) -> bool:
+    return bool(agree_on_number(int(value)))
+
+
+def by_process_0(act: Callable[[], None], what: str) -> None:
+    """Process 0 does it. If it raises a UserError, so do the others, lest they wait for one that has left."""
+    refusal = None
+    if jax.process_index() == 0:
+        try:
+            act()
+        except UserError as error:
+            refusal = error
+    if not agree(refusal is None):
+        raise refusal or UserError(f"Process 0 refused {what}; its message says why.")
 
 
 def barrier(name: str) -> None:
@@ -84,9 +108,11 @@ def share(tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     own = [np.asarray(leaf) for leaf in leaves]
     sent = multihost_utils.broadcast_one_to_all([np.frombuffer(array.tobytes(), np.uint8) for array in own])
-    theirs = [np.frombuffer(np.asarray(raw).tobytes(), array.dtype) for raw, array in zip(sent, own, strict=True)]
-    shaped = [data.reshape(array.shape) for data, array in zip(theirs, own, strict=True)]
-    return jax.tree.unflatten(structure, shaped)
+    theirs = [
+        np.frombuffer(np.asarray(raw).tobytes(), a.dtype).reshape(a.shape)
+        for raw, a in zip(sent, own, strict=True)
+    ]
+    return jax.tree.unflatten(structure, theirs)
 
 
 def gather_text(text: str) -> list[str]:
@@ -103,7 +129,7 @@ def check_shared(folder: Path) -> None:
     """An error unless all processes see what process 0 writes: all of them read checkpoints and outcomes."""
     if jax.process_count() == 1:
         return
-    token = int(multihost_utils.broadcast_one_to_all(np.int32(uuid.uuid4().int % 2**31)))
+    token = agree_on_number(uuid.uuid4().int % 2**31)
     path = folder / f".shared_{token}"
     if jax.process_index() == 0:
         with contextlib.suppress(OSError):  # then no process sees the token
@@ -145,32 +171,3 @@ class Preemption:
     def _note(self, *_: Any) -> None:
         self._asked = True
         os.write(2, b"\nSIGTERM: finishing the step, then saving.\n")
-
-
-def _connect_devices() -> None:
-    """One sum over all devices, as training will do.
-
-    On CPUs the first sum over a group of devices connects them and fails if processes arrive over 30 s apart, as they
-    may after compiling a training step. `barrier` alone does not connect this group.
-    """
-    barrier("start")
-    layout = Layout()
-    ones = layout.split(np.ones(layout.num_devices, np.float32))
-    jax.block_until_ready(jax.jit(jnp.sum, out_shardings=layout.replicated)(ones))
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float, message: str) -> Iterator[None]:
-    """Ends the process with `message` if time runs out; jax's own time-out aborts in C++ with a stack trace."""
-
-    def end() -> None:
-        os.write(2, f"error: {message}\n".encode())
-        os._exit(2)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

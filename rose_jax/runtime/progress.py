@@ -17,9 +17,8 @@ _BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 class Progress:
     """Shows the lines of metrics.jsonl, without work for the device; its errors do not end a run.
 
-    Bars need a terminal; without one, a line is written at most every `seconds_between_lines` and at each
-    task's end. Give enabled=False on all processes but one. As a context manager it also prints log messages
-    above the bar.
+    Bars need a terminal; without one, a line is written now and then and at each task's end. Give enabled=False on
+    all processes but one. As a context manager it also prints log messages above the bar.
     """
 
     def __init__(
@@ -28,16 +27,16 @@ class Progress:
         *,
         enabled: bool = True,
         bars: bool | None = None,
-        seconds_between_lines: float = SECONDS_BETWEEN_LINES,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._stream = stream or sys.stderr
-        self._enabled, self._between, self._clock = enabled, seconds_between_lines, clock
-        self._bars = enabled and (_is_terminal(self._stream) if bars is None else bars)
+        self._stream, self._enabled, self._clock = stream or sys.stderr, enabled, clock
+        if bars is None:
+            bars = not self._stream.closed and self._stream.isatty()
+        self._bars = enabled and bars
         self._bar: _Bar | None = None
         self._stack = contextlib.ExitStack()
         self._last_time = clock()
-        self.task(0, 1, 0)
+        self._begin("", 0, 0)
 
     def __enter__(self) -> "Progress":
         if self._bars:
@@ -55,24 +54,21 @@ class Progress:
 
         `steps_after`: steps of the tasks still to come, for the run's ETA. `label`: the objective, if several.
         """
-        self.close()
-        self._title = f"{label + ' ' if label else ''}task {index + 1}/{tasks}"
-        self._step, self._steps, self._steps_after = first, steps, steps_after
-        self._pace = _Pace()
+        self._begin(f"{label} task {index + 1}/{tasks}".lstrip(), first, steps_after)
 
     def update(self, line: dict[str, Any]) -> None:
         """A line of metrics.jsonl; kinds other than "train" have no bar to move."""
-        if not self._enabled or line.get("kind") != "train":
-            return
-        loss = [f"loss {line['loss']:.4g}"] if "loss" in line else []
-        fields = [f"{_rate(line)} images/s", *loss]
-        self._show(line["step"], line["steps"], line["seconds"], [f"epoch {line['epoch'] + 1}"], "step ", fields)
+        if self._enabled and line.get("kind") == "train":
+            rate = line["images"] / max(line["seconds"], 1e-9)
+            fields = [f"{rate:.0f} images/s" if rate >= 10 else f"{rate:.2g} images/s"]
+            fields += [f"loss {line['loss']:.4g}"] if "loss" in line else []
+            epoch = f"epoch {line['epoch'] + 1}"
+            self._show(line["step"], line["steps"], line["seconds"], [epoch], "step ", fields)
 
     def count(self, title: str, done: int, total: int, seconds: float, note: str = "") -> None:
         """Other long work: `done` of `total` things are finished, the last in `seconds`."""
         if title != self._title:
-            self.close()
-            self._title, self._steps_after, self._pace, self._step = title, 0, _Pace(), 0
+            self._begin(title, 0, 0)
         self._show(done, total, seconds, [], "", [note] if note else [])
 
     def stage(self, summary: str) -> None:
@@ -85,34 +81,34 @@ class Progress:
             self._try(self._bar.close)
             self._bar = None
 
+    def _begin(self, title: str, first: int, steps_after: int) -> None:
+        self.close()
+        self._title, self._step, self._steps_after = title, first, steps_after
+        self._lines, self._pace = 0, 0.0  # shown so far; seconds per step
+
     def _show(self, done: int, total: int, seconds: float, before: list[str], unit: str, after: list[str]) -> None:
-        self._pace.add(done - self._step, seconds)
-        self._step, self._steps = done, total
-        after = [*after, f"ETA {self._eta()}"]
+        pace = seconds / max(done - self._step, 1)
+        # The first line includes compilation, so the average begins with the second.
+        self._pace = pace if self._lines < 2 else (1 - _SMOOTHING) * self._pace + _SMOOTHING * pace
+        self._lines, self._step = self._lines + 1, done
+        run = f", run {self._time(total - done + self._steps_after)}" if self._steps_after else ""
+        after = [*after, f"ETA {self._time(total - done)}{run}"]
         if self._bars:
-            self._try(lambda: self._move_bar([*before, *after]))
-        elif done >= total or self._clock() - self._last_time >= self._between:
+            self._try(lambda: self._move_bar(done, total, "  ".join([*before, *after])))
+        elif done >= total or self._clock() - self._last_time >= SECONDS_BETWEEN_LINES:
             self._print("  ".join([self._title, *before, f"{unit}{done}/{total}", *after]))
 
-    def _move_bar(self, fields: list[str]) -> None:
+    def _move_bar(self, done: int, total: int, text: str) -> None:
         if self._bar is None:  # made here, so that tasks read from disk draw none
-            self._bar = _Bar(
-                total=self._steps,
-                desc=self._title,
-                file=self._stream,
-                bar_format=_BAR,
-                dynamic_ncols=True,
-                mininterval=0,
-            )
-        self._bar.set_postfix_str("  ".join(fields), refresh=False)
-        self._bar.total, self._bar.n = self._steps, self._step
+            look: dict[str, Any] = {"bar_format": _BAR, "dynamic_ncols": True, "mininterval": 0}
+            self._bar = _Bar(desc=self._title, total=total, file=self._stream, **look)
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.total, self._bar.n = total, done
         self._bar.refresh()
 
-    def _eta(self) -> str:
-        here = self._pace.seconds(self._steps - self._step)
-        if not self._steps_after:
-            return here
-        return f"{here}, run {self._pace.seconds(self._steps - self._step + self._steps_after)}"
+    def _time(self, steps: int) -> str:
+        hours, rest = divmod(round(self._pace * max(steps, 0)), 3600)
+        return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
 
     def _print(self, text: str) -> None:
         self._last_time = self._clock()
@@ -131,32 +127,3 @@ class Progress:
 
 class _Bar(tqdm):
     monitor_interval = 0  # no thread of tqdm's: only log lines redraw the bar
-
-
-class _Pace:
-    """Seconds per step, smoothed over a task's log lines."""
-
-    def __init__(self) -> None:
-        self._lines, self._value = 0, 0.0
-
-    def add(self, steps: int, seconds: float) -> None:
-        new = seconds / max(steps, 1)
-        # The first line includes compilation, so the average begins with the second.
-        self._value = new if self._lines < 2 else (1 - _SMOOTHING) * self._value + _SMOOTHING * new
-        self._lines += 1
-
-    def seconds(self, steps: int) -> str:
-        hours, rest = divmod(round(self._value * max(steps, 0)), 3600)
-        return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
-
-
-def _rate(line: dict[str, Any]) -> str:
-    rate = line["images"] / max(line["seconds"], 1e-9)
-    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    try:
-        return stream.isatty()
-    except ValueError:  # closed
-        return False

@@ -5,7 +5,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rose_jax.runtime import hosts
 from rose_jax.runtime.files import is_leftover, write_text
 from rose_jax.runtime.profiler import Profiler
 from rose_jax.runtime.progress import Progress
-from rose_jax.runtime.writers import check_writers, make_writers
+from rose_jax.runtime.writers import Writer, check_writers
 
 LAYOUT = 2  # of the files in a workdir; 1 named results by their options alone
 SHARED = ("seed", "data", "scenario", "model")  # what all trajectories of a workdir have in common
@@ -34,34 +34,18 @@ class Workdir:
         profile_steps: int = 0,
     ):
         self.path, self.config, self.data, self.overwrite = Path(path).absolute(), config, data, overwrite
+        self.metrics_path = self.path / "metrics.jsonl"
         self.profiler = Profiler(self.path / "profile", profile_steps)
         self._writer_names = writers
-        self._lock: Any = None
+        self.writers: list[Writer] = []  # further sinks of the log's lines
 
     def __enter__(self) -> "Workdir":
-        try:
+        with self._possible("make"):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"Cannot make the workdir {self.path}: {error.strerror}. Give another --workdir."
-            ) from None
         with contextlib.ExitStack() as undo:
             self._check_alike()
             hosts.check_shared(self.path)
-            refusal = None
-            self.writers: list[Any] = []  # further sinks of the log's lines
-            if jax.process_index() == 0:
-                try:
-                    check_writers(self._writer_names)  # before anything is overwritten
-                    self._acquire()
-                    undo.callback(self._lock.close)
-                    self._claim()
-                    for writer in make_writers(self._writer_names, self.path, self.config):
-                        self.writers.append(undo.enter_context(contextlib.closing(writer)))
-                except UserError as error:
-                    refusal = error
-            if not hosts.agree(refusal is None):  # the others must not wait for one that has left
-                raise refusal or UserError(f"Process 0 refused the workdir {self.path}; its message says why.")
+            hosts.by_process_0(lambda: self._open(undo), f"the workdir {self.path}")
             self.preemption = undo.enter_context(contextlib.closing(hosts.Preemption()))
             self.progress = undo.enter_context(Progress(enabled=jax.process_index() == 0))
             undo.callback(self.profiler.close)
@@ -71,16 +55,36 @@ class Workdir:
     def __exit__(self, *exception: object) -> None:
         self._undo.close()
 
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        check_writers(self._writer_names)  # before anything is overwritten
+        with self._possible("write to"):
+            lock = undo.enter_context((self.path / ".lock").open("a"))  # it dies with its process
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"Another run is using the workdir {self.path}. Wait for it, or give another --workdir."
+                ) from None
+        self._claim()
+        for name in self._writer_names:
+            writer = Writer(name, self.path, self.config)
+            self.writers.append(undo.enter_context(contextlib.closing(writer)))
+
+    @contextlib.contextmanager
+    def _possible(self, act: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"Cannot {act} the workdir {self.path}: {error.strerror}. Give another --workdir."
+            ) from None
+
     def stop_if_preempted(self) -> None:
         """To be called where little is lost: what is not on disk yet takes seconds or minutes to do again."""
         if self.preemption.asked():
             raise hosts.Preempted("stopped after training; a test stream that was under way starts over")
 
     # The log.
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
 
     def logger(self, objective: str) -> Callable[[dict[str, Any]], None]:
         """Appends lines to metrics.jsonl, each whole: one write, flushed."""
@@ -92,28 +96,25 @@ class Workdir:
                     file.write(json.dumps(line) + "\n")
                     file.flush()
                     os.fsync(file.fileno())  # a checkpoint must not outlive the lines before it
-                for writer in (self.progress.update, *self.writers):
+                self.progress.update(line)
+                for writer in self.writers:
                     writer(line)
 
         return log
 
     def lines(self, objective: str | None = None) -> list[dict[str, Any]]:
         found = []
-        if self.metrics_path.exists():
-            for text in self.metrics_path.read_text().splitlines():
-                try:
-                    line = json.loads(text)
-                except ValueError:
-                    continue  # the last line of a run that was killed while writing it
-                if objective in (None, line.get("objective")):
-                    found.append(line)
-        return found
+        for text in self.metrics_path.read_text().splitlines() if self.metrics_path.exists() else ():
+            with contextlib.suppress(ValueError):  # the last line of a run that was killed while writing it
+                found.append(json.loads(text))
+        return [line for line in found if objective in (None, line.get("objective"))]
 
     def truncate(self, objective: str, task: int, step: int) -> None:
         """Drops what an interrupted run logged after the step that is restored now."""
         if jax.process_index() == 0:
+            here = (objective, task)
             self._keep_lines(
-                lambda line: line.get("objective") != objective or line["task"] != task or line["step"] <= step
+                lambda line: (line.get("objective"), line.get("task")) != here or line["step"] <= step
             )
 
     def _keep_lines(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -147,20 +148,6 @@ class Workdir:
                     f"The processes were not started with the same settings:\n{told}"
                     "Give the same command on every host, with the same data and the same version of the code."
                 )
-
-    def _acquire(self) -> None:
-        """A lock that dies with its process."""
-        try:
-            self._lock = (self.path / ".lock").open("a")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"Another run is using the workdir {self.path}. Wait for it, or give another --workdir."
-            ) from None
-        except OSError as error:
-            raise UserError(
-                f"Cannot write to the workdir {self.path}: {error.strerror}. Give another --workdir."
-            ) from None
 
     def _claim(self) -> None:
         """Writes the config and the data's identity, or compares them with those that are there."""
@@ -210,24 +197,21 @@ class Workdir:
 
     def claim_trajectory(self, name: str, here: dict[str, Any]) -> None:
         """Writes the options of an objective's encoders, or compares them with those that are there."""
-        refusal = None
-        if jax.process_index() == 0:
-            try:
-                there = self.trajectory_options(name)
-                differing = [] if there is None else _differing(there, here)
-                if differing and not self.overwrite:
-                    raise UserError(
-                        f"The encoders of {name!r} in {self.path} were trained with other options:\n{_told(differing)}"
-                        "Give another --workdir, or --overwrite to delete these encoders and train anew."
-                    )
-                if differing:
-                    self._remove(self.trajectory_folder(name))
-                    self._keep_lines(lambda line: line.get("objective") != name)
-                write_text(self.trajectory_folder(name) / "options.json", json.dumps(here, indent=2) + "\n")
-            except UserError as error:
-                refusal = error
-        if not hosts.agree(refusal is None):
-            raise refusal or UserError(f"Process 0 refused the encoders in {self.path}; its message says why.")
+
+        def claim() -> None:
+            there = self.trajectory_options(name)
+            differing = [] if there is None else _differing(there, here)
+            if differing and not self.overwrite:
+                raise UserError(
+                    f"The encoders of {name!r} in {self.path} were trained with other options:\n{_told(differing)}"
+                    "Give another --workdir, or --overwrite to delete these encoders and train anew."
+                )
+            if differing:
+                self._remove(self.trajectory_folder(name))
+                self._keep_lines(lambda line: line.get("objective") != name)
+            write_text(self.trajectory_folder(name) / "options.json", json.dumps(here, indent=2) + "\n")
+
+        hosts.by_process_0(claim, f"the encoders in {self.path}")
 
     def need_space(self, needed: int) -> None:
         """Refuses to start what could not be finished: `needed` bytes of checkpoints are still to come."""
@@ -242,21 +226,14 @@ class Workdir:
         """--overwrite: removes what a run writes, and nothing else."""
         for name in ("checkpoints", "scores", "figures", "studies", "profile", "tensorboard", "wandb"):
             self._remove(self.path / name)
-        for name in (
-            "results.json",
-            "metrics.jsonl",
-            "report.html",
-            "report.md",
-            "report.csv",
-            "config.json",  # last: while it is there, the folder is still the other run's
-        ):
+        # config.json last: while it is there, the folder is still the other run's
+        for name in ("results.json", "metrics.jsonl", "report.html", "report.md", "report.csv", "config.json"):
             (self.path / name).unlink(missing_ok=True)
 
     def _remove(self, folder: Path) -> None:
         try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            pass
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder)
         except OSError as error:  # what stayed would be taken for the new run's
             raise UserError(
                 f"--overwrite cannot remove {error.filename or folder}: {error.strerror}. Remove the folder yourself, "

@@ -1,6 +1,6 @@
 """Optional places for the lines of metrics.jsonl: TensorBoard and Weights & Biases, each an extra to install.
 
-metrics.jsonl is the record; these only display it. A writer that fails is dropped with a warning.
+metrics.jsonl is the record; these only display it. A writer that fails is left out with a warning.
 """
 
 import dataclasses
@@ -9,22 +9,17 @@ import logging
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from rose_jax.config import Config
 from rose_jax.errors import UserError, unknown
 from rose_jax.runtime.files import write_text
 
-Line = dict[str, Any]
+Write = Callable[
+    [str, dict[str, Any], dict[str, float]], None
+]  # (objective and task, the line, its measured numbers)
+Close = Callable[[], None]
 _NOT_MEASURED = ("kind", "objective", "task", "step", "steps")
-
-
-class Writer(Protocol):
-    def __call__(self, line: Line) -> None:
-        """Takes one line of metrics.jsonl, with its "objective"."""
-
-    def close(self) -> None: ...
 
 
 def check_writers(names: tuple[str, ...]) -> None:
@@ -33,124 +28,91 @@ def check_writers(names: tuple[str, ...]) -> None:
             raise unknown("writer", name, WRITERS)
 
 
-def make_writers(names: tuple[str, ...], workdir: Path, config: Config) -> list[Writer]:
-    """A writer for each name ("tensorboard", "wandb"). Call it on one process only."""
-    check_writers(names)
-    return [_Droppable(name, WRITERS[name](Path(workdir), config)) for name in names]
+class Writer:
+    """Takes lines of metrics.jsonl until it fails, and none after that. On one process only."""
 
-
-class TensorBoard:
-    """One TensorBoard run per objective and task, below workdir/tensorboard, so that tasks lie side by side."""
-
-    def __init__(self, workdir: Path, config: Config):
-        self._module = _load("tensorboardX", "tensorboard")
-        self._folder = workdir / "tensorboard"
-        self._run = ""
-        self._events: Any = None  # a SummaryWriter
-
-    def __call__(self, line: Line) -> None:
-        run = _run_name(line)
-        if run != self._run:
-            self.close()
-            # purge_step: what was drawn after the step where a resumed task continues is dropped.
-            self._events = self._module.SummaryWriter(str(self._folder / run), purge_step=line["step"])
-            self._run = run
-        for name, value in _measured(line).items():
-            self._events.add_scalar(f"{line['kind']}/{name}", value, line["step"])
-        self._events.flush()  # lines are rare, and a killed run should keep what it logged
-
-    def close(self) -> None:
-        if self._events is not None:
-            self._events.close()
-        self._run, self._events = "", None
-
-
-class WeightsAndBiases:
-    """One W&B run per workdir; a curve per objective and task over the step within the task."""
-
-    def __init__(self, workdir: Path, config: Config):
-        module = _load("wandb", "wandb")
+    def __init__(self, name: str, workdir: Path, config: Config):
+        check_writers((name,))
+        package, start = WRITERS[name]
         try:
-            self._wandb = module.init(
-                project="rose_jax",
-                name=workdir.name,
-                id=_run_id(workdir),
-                resume="allow",
-                dir=str(workdir),
-                config=dataclasses.asdict(config),
-            )
-        except Exception as error:  # not logged in, no network, ...: wandb has an exception for each
+            module = importlib.import_module(package)
+        except ImportError:
             raise UserError(
-                f"Weights & Biases did not start: {error}. Run `wandb login`, set WANDB_MODE=offline, or leave "
-                "wandb out of --writers."
-            ) from error
-        self._last_step: dict[str, int] = {}
+                f"--writers {name} needs the package {package}, which is not installed. Install it with\n"
+                f"  pip install 'rose-jax[{name}]'"
+            ) from None
+        self._name, self._works = name, True
+        self._write, self._close = start(module, Path(workdir), config)
 
-    def __call__(self, line: Line) -> None:
-        run = _run_name(line)
-        if run not in self._last_step:
-            self._wandb.define_metric(f"{run}/*", step_metric=f"{run}/step")
-            self._last_step[run] = int(self._wandb.summary.get(f"{run}/step") or 0)
-        if line["step"] <= self._last_step[run]:
-            return  # a resumed run repeats these lines bit for bit, and W&B cannot replace them
-        self._last_step[run] = line["step"]
-        measured = {"step": line["step"]} | _measured(line)
-        self._wandb.log({f"{run}/{name}": value for name, value in measured.items()})
+    def __call__(self, line: dict[str, Any]) -> None:
+        self._try(lambda: self._write(f"{line['objective']}/task_{line['task']:03d}", line, _measured(line)))
 
     def close(self) -> None:
-        self._wandb.finish()
-
-
-WRITERS: dict[str, Callable[[Path, Config], Writer]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
-
-
-class _Droppable:
-    """Calls a writer until it fails, and never after that."""
-
-    def __init__(self, name: str, writer: Writer):
-        self._name, self._writer = name, writer
-        self._works = True
-
-    def __call__(self, line: Line) -> None:
-        self._try(lambda: self._writer(line))
-
-    def close(self) -> None:
-        self._try(self._writer.close)
+        self._try(self._close)
 
     def _try(self, act: Callable[[], None]) -> None:
-        if not self._works:
-            return
         try:
-            act()
+            if self._works:
+                act()
         except Exception as error:
             self._works = False
             logging.warning("The %s writer failed and is left out from now on: %s", self._name, error)
 
 
-def _load(module: str, extra: str) -> ModuleType:
+def _tensorboard(module: Any, workdir: Path, config: Config) -> tuple[Write, Close]:
+    """One TensorBoard run per objective and task, below workdir/tensorboard, so that tasks lie side by side."""
+    current = ""
+    events: Any = None  # a SummaryWriter
+
+    def write(run: str, line: dict[str, Any], measured: dict[str, float]) -> None:
+        nonlocal current, events
+        if run != current:
+            close()
+            # purge_step: what was drawn after the step where a resumed task continues is dropped.
+            events = module.SummaryWriter(str(workdir / "tensorboard" / run), purge_step=line["step"])
+            current = run
+        for name, value in measured.items():
+            events.add_scalar(f"{line['kind']}/{name}", value, line["step"])
+        events.flush()  # lines are rare, and a killed run should keep what it logged
+
+    def close() -> None:
+        if events is not None:
+            events.close()
+
+    return write, close
+
+
+def _wandb(module: Any, workdir: Path, config: Config) -> tuple[Write, Close]:
+    """One W&B run per workdir; a curve per objective and task over the step within the task."""
+    id_file = workdir / "wandb" / "run_id"  # so that a resumed run continues its own curves
     try:
-        return importlib.import_module(module)
-    except ImportError:
+        if not id_file.exists():
+            write_text(id_file, secrets.token_hex(8) + "\n")
+        options = {"id": id_file.read_text().strip(), "dir": str(workdir), "config": dataclasses.asdict(config)}
+        wandb = module.init(project="rose_jax", name=workdir.name, resume="allow", **options)
+    except Exception as error:  # not logged in, no network, ...: wandb has an exception for each
         raise UserError(
-            f"--writers {extra} needs the package {module}, which is not installed. Install it with\n"
-            f"  pip install 'rose-jax[{extra}]'"
-        ) from None
+            f"Weights & Biases did not start: {error}. Run `wandb login`, set WANDB_MODE=offline, or leave "
+            "wandb out of --writers."
+        ) from error
+    last_step: dict[str, int] = {}
+
+    def write(run: str, line: dict[str, Any], measured: dict[str, float]) -> None:
+        if run not in last_step:
+            wandb.define_metric(f"{run}/*", step_metric=f"{run}/step")
+            last_step[run] = int(wandb.summary.get(f"{run}/step") or 0)
+        if line["step"] > last_step[run]:  # a resumed run repeats lines bit for bit, and W&B cannot replace them
+            last_step[run] = line["step"]
+            wandb.log({f"{run}/{name}": value for name, value in ({"step": line["step"]} | measured).items()})
+
+    return write, wandb.finish
 
 
-def _run_name(line: Line) -> str:
-    return f"{line['objective']}/task_{line['task']:03d}"
+WRITERS = {"tensorboard": ("tensorboardX", _tensorboard), "wandb": ("wandb", _wandb)}  # each with its package
 
 
-def _measured(line: Line) -> dict[str, float]:
+def _measured(line: dict[str, Any]) -> dict[str, float]:
     numbers = {name: value for name, value in line.items() if name not in _NOT_MEASURED}
     if numbers.get("seconds"):
         numbers["images_per_second"] = numbers["images"] / numbers["seconds"]
-    return {name: float(v) for name, v in numbers.items() if isinstance(v, (int, float))}
-
-
-def _run_id(workdir: Path) -> str:
-    """Kept in the workdir, so that a resumed run continues its own curves."""
-    path = workdir / "wandb" / "run_id"
-    if not path.exists():
-        write_text(path, secrets.token_hex(8) + "\n")
-    return path.read_text().strip()
+    return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}

@@ -34,7 +34,7 @@ def clock():
 
 @pytest.fixture
 def plain(clock):
-    return Progress(io.StringIO(), clock=clock, seconds_between_lines=30.0)
+    return Progress(io.StringIO(), clock=clock)
 
 
 def written(progress) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from rose_jax.config import Config
 from rose_jax.errors import UserError
-from rose_jax.runtime.writers import make_writers
+from rose_jax.runtime.writers import Writer
 
 
 def line(task, step, **more):
@@ -69,12 +69,8 @@ def wandb(monkeypatch):
     return fake
 
 
-def test_no_names_no_writers(tmp_path):
-    assert make_writers((), tmp_path, Config()) == []
-
-
 def test_tensorboard_has_a_run_for_each_task_that_starts_where_the_log_does(tensorboard, tmp_path):
-    (writer,) = make_writers(("tensorboard",), tmp_path, Config())
+    writer = Writer("tensorboard", tmp_path, Config())
     for each in (line(0, 20), line(0, 40), line(1, 20)):
         writer(each)
     writer.close()
@@ -93,11 +89,11 @@ def test_tensorboard_has_a_run_for_each_task_that_starts_where_the_log_does(tens
 
 
 def test_wandb_sends_each_line_once_over_an_interruption(wandb, tmp_path):
-    (writer,) = make_writers(("wandb",), tmp_path, Config(seed=7))
+    writer = Writer("wandb", tmp_path, Config(seed=7))
     for each in (line(0, 20), line(0, 40), line(1, 20)):
         writer(each)
     # Killed here, and restored before the last line: task 1 is logged again from step 20 on.
-    (writer,) = make_writers(("wandb",), tmp_path, Config(seed=7))
+    writer = Writer("wandb", tmp_path, Config(seed=7))
     for each in (line(1, 20), line(1, 40)):
         writer(each)
     writer.close()
@@ -122,23 +118,23 @@ def test_wandb_that_does_not_start_is_one_message(wandb, tmp_path):
 
     wandb.init = refuse
     with pytest.raises(UserError, match=r"api_key not configured.*wandb login.*WANDB_MODE=offline"):
-        make_writers(("wandb",), tmp_path, Config())
+        Writer("wandb", tmp_path, Config())
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
 def test_a_missing_package_names_the_extra(monkeypatch, tmp_path, name, module):
     monkeypatch.setitem(sys.modules, module, None)  # what import then raises is an ImportError
     with pytest.raises(UserError, match=rf"(?s)needs the package {module}.*pip install 'rose-jax\[{name}\]'"):
-        make_writers((name,), tmp_path, Config())
+        Writer(name, tmp_path, Config())
 
 
 def test_an_unknown_name_gets_the_nearest_right_one(tmp_path):
     with pytest.raises(UserError, match=r"Unknown writer 'tensorbord'. Did you mean 'tensorboard'"):
-        make_writers(("tensorbord",), tmp_path, Config())
+        Writer("tensorbord", tmp_path, Config())
 
 
 def test_a_writer_that_fails_is_dropped_with_one_warning(tensorboard, tmp_path, caplog):
-    (writer,) = make_writers(("tensorboard",), tmp_path, Config())
+    writer = Writer("tensorboard", tmp_path, Config())
     writer(line(0, 20))
 
     def full(*scalar):

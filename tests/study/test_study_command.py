@@ -132,7 +132,7 @@ def test_a_locked_workdir_is_a_reason_for_each_study(finished, tmp_path, capsys)
 
 def test_progress_without_a_terminal_is_a_line_now_and_then():
     stream, now = io.StringIO(), iter(range(0, 1000, 20))
-    progress = Progress(stream, clock=lambda: next(now), seconds_between_lines=30.0)
+    progress = Progress(stream, clock=lambda: next(now))
     for done in range(1, 5):
         progress.count("capacity", done, 4, seconds=2.0)
     lines = [line.split(" ", 1)[1] for line in stream.getvalue().splitlines()]
