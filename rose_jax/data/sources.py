@@ -8,7 +8,7 @@ import functools
 import hashlib
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -110,6 +110,26 @@ class Dataset:
     train: ArraySplit | RecordSplit
     test: ArraySplit | RecordSplit
     kind: str = "complete"  # | partial | synthetic
+
+    def pooled(self, side: int) -> "Dataset":
+        """Images of 1/side the size: averages of whole pixels, rounded; encoded ones are decoded to that size."""
+        if side == 1:
+            return self
+        if self.image_size % side:
+            raise UserError(
+                f"config.data.pool {side} does not divide the images' {self.image_size} pixels a side."
+            )
+        size = self.image_size // side
+
+        def small(split: ArraySplit | RecordSplit) -> ArraySplit | RecordSplit:
+            if isinstance(split, RecordSplit):
+                return split
+            images = np.asarray(split.images).reshape(len(split), size, side, size, side, 3)
+            return ArraySplit(
+                ((images.sum((2, 4), np.uint32) + side**2 // 2) // side**2).astype(np.uint8), split.labels
+            )
+
+        return replace(self, image_size=size, train=small(self.train), test=small(self.test))
 
     @property
     def identity(self) -> str:
