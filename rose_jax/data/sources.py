@@ -155,7 +155,7 @@ def data_folder(data_dir: str | None = None) -> Path:
 
 def find_prepared(name: str, root: Path, class_list: str | None = None, *, ours_only: bool = False) -> Path | None:
     """The newest complete version of the dataset below `root`: ours if there is one, else TFDS's own."""
-    folders = [_our_folder(name, root, class_list)]
+    folders = [our_folder(name, root, class_list)]
     if KNOWN[name].stock and not ours_only:
         folders.append(root / KNOWN[name].stock)
     for folder in folders:
@@ -279,7 +279,7 @@ def _digits() -> Dataset:
     return Dataset("digits", 10, tuple("0123456789"), 8, train, ArraySplit(images[is_test], labels[is_test]))
 
 
-def _our_folder(name: str, root: Path, class_list: str | None) -> Path:
+def our_folder(name: str, root: Path, class_list: str | None) -> Path:
     """Where our builder's versions of the dataset lie; ImageNet-100 has a folder for each class list."""
     folder = root / KNOWN[name].prepared
     if name == "imagenet100":
@@ -293,7 +293,7 @@ def _missing(name: str, root: Path, class_list: str | None) -> UserError:
     spec = KNOWN[name]
     also = f" (nor TFDS's own {root / spec.stock})" if spec.stock else ""
     return UserError(
-        f"{name} is not prepared: there is no {_our_folder(name, root, class_list)}/*/dataset_info.json{also}. "
+        f"{name} is not prepared: there is no {our_folder(name, root, class_list)}/*/dataset_info.json{also}. "
         f"Prepare it from {spec.wanted}:\n  {_command(name, root)}\n"
         "(where there is no scripts folder: python -m rose_jax.data.prepare). "
         f"The data folder is {root}; set ${DATA_DIR_VARIABLE} to use another (default {DEFAULT_DATA_DIR})."
