@@ -64,7 +64,7 @@ def test_without_variation_a_pass_is_the_run(finished, bench, method):
     done = bench.follow(method)
     assert bench.per_stage(done) == results["scores"][method]["per_stage"]
     for stage, outcome in enumerate(done.outcomes):
-        (path,) = (workdir / "scores").glob(f"{method}_????????_stage_{stage:03d}.npz")
+        (path,) = (workdir / "scores").glob(f"{method}_[0-9a-f]*_stage_{stage:03d}.npz")
         with np.load(path) as saved:
             np.testing.assert_allclose(outcome.memory.mean, saved["mean"], rtol=1e-4, atol=1e-3)
             np.testing.assert_array_equal(outcome.predictions, saved["predictions"])

@@ -67,7 +67,7 @@ def test_features_are_kept_once_and_read_back(subject, monkeypatch):
     stream = bench.own_streams[1]
     first = bench.bank.test(0, stream)
     again = Bank(bench.trajectory, bench.bank.folder)
-    monkeypatch.setattr(type(bench.pipeline), "encode", None)  # calling it would fail
+    monkeypatch.setattr(type(bench.trajectory.features), "encode", None)  # calling it would fail
     np.testing.assert_array_equal(again.test(0, stream).values, first.values)
     assert len(list(bench.bank.folder.glob("base_k00_test_*.npz"))) == 1
 
@@ -86,10 +86,10 @@ def test_the_file_of_features_follows_encoder_and_images(subject, tmp_path, monk
     other.snapshots._kept[1] = LightSnapshot({1: snapshot._replace(variables=retrained)}, 1)
     assert other.path(1, "test", "test", rows) != path
 
-    split = bench.pipeline.splits["test"]
+    split = bench.images.splits["test"]
     images = np.array(split.images)
     images[rows[0]] ^= 1
-    monkeypatch.setitem(bench.pipeline.splits, "test", type(split)(images, split.labels))
+    monkeypatch.setitem(bench.images.splits, "test", type(split)(images, split.labels))
     assert Bank(bench.trajectory, tmp_path).path(1, "test", "test", rows) != path
     path.touch()
     here.test(1, rows)  # an empty file is damaged: extracted again, and nothing stale stays
