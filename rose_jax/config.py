@@ -176,7 +176,6 @@ class EFCOptions:
     first_optimizer: str = choice(("adam", "sgd"), "of the first task")
     head_lr_factor: float = option(1.0, "of later tasks, relative to the encoder's", at_least=0)
     augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
-    pool: int = option(1, "so many pixels a side are averaged to one: 2 makes 16 x 16 of 32 x 32", at_least=1)
     pad: int = option(4, "of `augment`, as data.pad", at_least=0)
 
 
