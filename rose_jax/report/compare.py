@@ -10,6 +10,8 @@ from rose_jax.config import FREE_KEYS
 from rose_jax.report import paper, style
 from rose_jax.report.runs import Number, Run, Score, one_line
 
+MARKS = {"ours": " *", "published": " †"}  # by Score.origin
+
 
 @dataclass(frozen=True)
 class Group:
@@ -30,12 +32,12 @@ class Group:
         return spread(getattr(score, field) for score in self.scores(method))
 
     def label(self, method: str) -> str:
-        """The method's name in figures. As in the tables, a star marks a row that the paper does not have."""
-        return style.short(method) + " *" * self.is_ours(method)
+        """The method's name in figures, marked as in the tables."""
+        return style.short(method) + self.mark(method)
 
-    def is_ours(self, method: str) -> bool:
-        """Whether the row is one that the paper does not have."""
-        return any(score.origin == "ours" for score in self.scores(method))
+    def mark(self, method: str) -> str:
+        """What follows the name of a row that the paper does not have."""
+        return next((MARKS[score.origin] for score in self.scores(method) if score.origin in MARKS), "")
 
     def leading(self, methods: Sequence[str], most: int, first: Sequence[str] = ("rose", "base")) -> list[str]:
         """At most `most` of the methods, in their order: those named in `first`, then the best by last accuracy."""

@@ -12,6 +12,7 @@ from rose_jax.report.compare import Group, Spread, differences, identity, spread
 from rose_jax.report.runs import Run, one_line
 
 NOT_THE_PAPERS = "* a row of ours: not in the paper"
+PUBLISHED = "† a method published by others: not in the paper"
 
 # (heading, field of Score, decimals)
 _COLUMNS = (
@@ -180,9 +181,8 @@ def reduced_note(run: Run) -> str:
 
 def _notes(group: Group) -> tuple[str, ...]:
     run = group.runs[0]
-    notes = []
-    if any(map(group.is_ours, group.methods)):
-        notes.append(NOT_THE_PAPERS)
+    marks = {group.mark(name).strip() for name in group.methods}
+    notes = [note for note in (NOT_THE_PAPERS, PUBLISHED) if note[0] in marks]
     if len(group.runs) > 1:
         seeds = ", ".join(one_line(r.seed) for r in group.runs)
         notes.append(f"Mean ± sample deviation over {len(group.runs)} runs (seeds {seeds}).")
@@ -201,7 +201,7 @@ def _notes(group: Group) -> tuple[str, ...]:
 
 
 def _name(group: Group, method: str) -> str:
-    return f"{method} *" if group.is_ours(method) else method
+    return method + group.mark(method)
 
 
 def _counted(group: Group) -> str:
