@@ -162,6 +162,26 @@ class LDCOptions:
     init: str = choice(("random", "identity"), "where the map starts")
 
 
+@dataclass
+class DPCROptions:
+    """Row dpcr and rows named ..._ridge."""
+
+    lam: float = option(1e-9, "of the least-squares map from old to new features", at_least=0)
+    gamma: float = option(200.0, "ridge of the classifier, beside sums over all images", above=0)
+    threshold: float = option(
+        0.0,
+        "a class spans directions of at least this share of its largest; 0: as in the code",
+        at_least=0,
+        below=1,
+    )
+    sums: str = choice(
+        ("augmented", "plain"), "which images of the new task the classifier sums; augmented: the code"
+    )
+    refresh: int = option(
+        64, "evolved rows: least images between two solutions; 0: at stage start only", at_least=0
+    )
+
+
 def _adam(epochs: int) -> Schedule:
     return Schedule(epochs, 1e-3, (45, 90), 2e-4)
 
@@ -225,6 +245,7 @@ class Config:
     sdc: SDCOptions = section(SDCOptions, "row sdc")
     adc: ADCOptions = section(ADCOptions, "row adc")
     ldc: LDCOptions = section(LDCOptions, "row ldc")
+    dpcr: DPCROptions = section(DPCROptions, "row dpcr, and rows named ..._ridge")
     efc: EFCOptions = section(EFCOptions, "row efc")
     fcs: FCSOptions = section(FCSOptions, "row fcs")
     test: EvaluationOptions = section(EvaluationOptions, "how the test stream is scored")

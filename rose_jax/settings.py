@@ -42,7 +42,7 @@ def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
 
 
 def _compared_methods(config: Config) -> None:
-    """What the authors of LDC, EFC and FCS use in this setting (docs/reproducibility.md)."""
+    """What the authors of LDC, DPCR, EFC and FCS use in this setting (docs/reproducibility.md)."""
     dataset = config.data.dataset
     imagenet = dataset == "imagenet100"
     if config.scenario.start == "cold":
@@ -50,6 +50,7 @@ def _compared_methods(config: Config) -> None:
         config.lwf.official = Recipe(
             128, Schedule(200, 0.1, (60, 120, 160), 5e-4), Schedule(100, lr, (45, 90), 2e-4)
         )
+    config.dpcr.gamma = 200.0 if dataset == "cifar100" else 2000.0
     if dataset == "cifar100":
         config.efc.augment, config.efc.pad = "padded_resized_crop", 4
     elif dataset == "tiny":

@@ -20,13 +20,13 @@ TUPLES = [key for key, item in DECLARED.items() if item.kind == tuple[int, ...]]
 CHOICES = [key for key, item in DECLARED.items() if item.option.choices]
 # Beside nan and inf: what a float may not be.
 ANY_FINITE = {"evolution.ridge"}
-NOT_ZERO = {key for key in FLOATS if key.endswith(("sigma", "temperature"))}
-BELOW_ONE = {"train.momentum"}
+NOT_ZERO = {key for key in FLOATS if key.endswith(("sigma", "temperature", "gamma"))}
+BELOW_ONE = {"train.momentum", "dpcr.threshold"}
 UP_TO_ONE = {"metric.per_class_weight"}
 MAY_BE_ZERO = {  # of the integers
     *("seed", "data.pad", "data.images_per_class", "data.decode_workers", "efc.pad"),
     *("scenario.first_classes", "scenario.class_order_seed", "train.checkpoint_every", "metric.refresh"),
-    "lwf.official.first.epochs",
+    *("lwf.official.first.epochs", "dpcr.refresh"),
 }
 
 

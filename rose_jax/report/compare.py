@@ -10,6 +10,8 @@ from rose_jax.config import FREE_KEYS
 from rose_jax.report import paper
 from rose_jax.report.runs import Number, Run, Score, one_line
 
+MARKS = {"ours": " *", "published": " †"}  # by Score.origin
+
 
 @dataclass(frozen=True)
 class Group:
@@ -29,9 +31,9 @@ class Group:
         """Mean and deviation of a field of Score, such as "last"; None if no run has a number there."""
         return spread(getattr(score, field) for score in self.scores(method))
 
-    def star(self, method: str) -> str:
-        """The mark behind the name of a row that the paper does not have."""
-        return " *" if any(score.origin == "ours" for score in self.scores(method)) else ""
+    def mark(self, method: str) -> str:
+        """What follows the name of a row that the paper does not have."""
+        return next((MARKS[score.origin] for score in self.scores(method) if score.origin in MARKS), "")
 
     def leading(self, methods: Sequence[str], most: int, first: Sequence[str] = ("rose", "base")) -> list[str]:
         """At most `most` of the methods, in their order: those named in `first`, then the best by last accuracy."""

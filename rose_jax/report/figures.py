@@ -99,4 +99,4 @@ def _series(group: Group, method: str, *fields: str, **more: Any) -> dict:
 
 
 def _label(group: Group, method: str) -> str:
-    return style.short(method) + group.star(method)
+    return style.short(method) + group.mark(method)

@@ -33,7 +33,7 @@ class Score:
     matrix: Grid = ()  # [stage][task], None above the diagonal
     confusion: Grid = ()  # [true task][predicted task], counts at the last stage
     drift_cosines: tuple[float, ...] = ()  # one per old class
-    origin: str = "paper"  # "ours": a row that the paper does not have
+    origin: str = "paper"  # "ours" or "published" (by others): a row that the paper does not have
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _score(name: str, raw: Any) -> Score:
         matrix=_grid(raw.get("matrix")),
         confusion=_grid(raw.get("confusion")),
         drift_cosines=tuple(v for v in _row(raw.get("drift_cosines")) if v is not None),
-        origin="ours" if raw.get("origin") == "ours" else "paper",
+        origin=raw["origin"] if raw.get("origin") in ("ours", "published") else "paper",
         **{key: finite(raw.get(key)) for key in numbers},
     )
 
