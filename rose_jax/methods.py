@@ -30,6 +30,10 @@ METHODS: dict[str, Row] = {
     "ldc": Row("lwf", "ldc", "none", "ncm"),
     "efc": Row("efc", "own", "none", "head"),
     "fcs": Row("fcs", "own", "none", "head"),
+    "fetril": Row("frozen", "none", "none", "svm"),
+    "fetril_fc": Row("frozen", "none", "none", "fc", "ours"),
+    "fecam_1": Row("frozen", "none", "none", "mahalanobis_common"),
+    "fecam": Row("frozen", "none", "none", "mahalanobis"),
 }
 
 
