@@ -52,12 +52,13 @@ class ModelOptions:
 
 @dataclass
 class Schedule:
-    """Learning rate of one kind of task: `lr`, times 0.1 at each milestone (an epoch)."""
+    """Learning rate of one kind of task: `lr`, times 0.1 at each milestone (an epoch), or along half a cosine."""
 
     epochs: int = option(100, "passes over the task's images", at_least=1)
     lr: float = option(0.1, "learning rate before the first milestone", at_least=0)
     milestones: tuple[int, ...] = option((), "epochs from which lr is a tenth", at_least=1, increasing=True)
     weight_decay: float = option(5e-4, "L2, added to the gradient", at_least=0)
+    decay: str = choice(("milestones", "cosine"), "cosine: to 0 over all epochs, without milestones")
 
 
 @dataclass
@@ -212,6 +213,51 @@ class FCSOptions:
     first_optimizer: str = choice(("adam", "sgd"), "of the first task")
 
 
+NO_TRAINING = {
+    "later.epochs": Option(
+        "passes over a later task's images: none, for the encoder is frozen", at_least=0, at_most=0
+    )
+}
+
+
+@dataclass
+class FrozenOptions:
+    recipe: Recipe = section(
+        lambda: Recipe(128, Schedule(200, 0.1, (), 5e-4, "cosine"), Schedule(epochs=0)),
+        "of FeCAM's authors",
+        NO_TRAINING,
+    )
+    head: str = choice(("cosine", "linear"), "what the first task is trained with; linear: as FeTrIL's ports")
+
+
+@dataclass
+class FeCAMOptions:
+    """Defaults are what FeCAM's code does; where its paper says otherwise, that is the other value."""
+
+    beta: float = option(0.5, "of Tukey's transform x^beta; 1: none", above=0, at_most=1)
+    alpha1: float = option(1.0, "of the shrinkage: how much of the mean variance is added", at_least=0)
+    alpha2: float = option(1.0, "of the shrinkage: how much of the mean covariance is added", at_least=0)
+    shrink_times: int = option(2, "how often each class's covariance is shrunk; 1: as printed", at_least=1)
+    mean_covariance: str = choice(("nonzero", "all"), "entries off the diagonal that it is the mean of")
+    correlation: bool = option(True, "row fecam: each class's covariance becomes a correlation matrix")
+    scatter: str = choice(("total", "within"), "row fecam_1: about the task's mean, or each class about its own")
+    common_images: str = choice(("augmented", "plain"), "row fecam_1: images that the common covariance is of")
+    shrink_first: bool = option(False, "row fecam_1: whether the first task's covariance is shrunk, too")
+    first_stage: str = choice(
+        ("cosine", "mahalanobis"), "how the first stage predicts; cosine: to the head's rows"
+    )
+
+
+@dataclass
+class FeTrILOptions:
+    nearest: str = choice(("euclidean", "cosine"), "row fetril: which new class is nearest to an old one")
+    svm_c: float = option(1.0, "row fetril: C of the support vector machines", above=0)
+    svm_tol: float = option(1e-4, "row fetril: where their solver stops", above=0)
+    fc_nearest: str = choice(("cosine", "euclidean"), "row fetril_fc: as `nearest`; cosine: as in the ports")
+    fc_batch_size: int = option(128, "row fetril_fc: features of a step", at_least=1)
+    fc: Schedule = section(lambda: Schedule(50, 0.05, (), 5e-4, "cosine"), "row fetril_fc: of its layer")
+
+
 @dataclass
 class EvaluationOptions:
     distance: str = choice(("cosine", "euclidean"), "of prototypes; euclidean: as LDC's paper prints it")
@@ -248,6 +294,9 @@ class Config:
     dpcr: DPCROptions = section(DPCROptions, "row dpcr, and rows named ..._ridge")
     efc: EFCOptions = section(EFCOptions, "row efc")
     fcs: FCSOptions = section(FCSOptions, "row fcs")
+    frozen: FrozenOptions = section(FrozenOptions, "the encoder of rows fetril, fetril_fc, fecam_1, fecam")
+    fecam: FeCAMOptions = section(FeCAMOptions, "rows fecam, fecam_1")
+    fetril: FeTrILOptions = section(FeTrILOptions, "rows fetril, fetril_fc")
     test: EvaluationOptions = section(EvaluationOptions, "how the test stream is scored")
     testtime: AdaptationOptions = section(AdaptationOptions, "test-time methods that read images")
 
@@ -269,6 +318,12 @@ def validate(config: Config) -> Config:
         )
     if config.scenario.start == "cold" and config.scenario.first_classes:
         raise UserError("config.scenario.first_classes is for warm start; a cold one has equal tasks.")
+    for key in (key.removesuffix(".decay") for key in keys(config) if key.endswith(".decay")):
+        if get(config, key).decay == "cosine" and get(config, key).milestones:
+            raise UserError(
+                f"config.{key}.decay cosine has no milestones, but config.{key}.milestones is "
+                f"{get(config, key).milestones!r}. Give (), or decay milestones."
+            )
     if config.metric.per_class_weight and config.metric.source != "evolved":
         raise UserError(
             f"config.metric.per_class_weight {config.metric.per_class_weight} needs config.metric.source evolved: "

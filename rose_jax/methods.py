@@ -32,6 +32,10 @@ METHODS: dict[str, Row] = {
     "dpcr": Row("lwf", "dpcr", "none", "ridge", "published"),
     "efc": Row("efc", "own", "none", "head"),
     "fcs": Row("fcs", "own", "none", "head"),
+    "fetril": Row("frozen", "none", "none", "svm"),
+    "fetril_fc": Row("frozen", "none", "none", "fc", "ours"),
+    "fecam_1": Row("frozen", "none", "none", "mahalanobis_common"),
+    "fecam": Row("frozen", "none", "none", "mahalanobis"),
 }
 
 

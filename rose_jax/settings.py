@@ -42,7 +42,10 @@ def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
 
 
 def _compared_methods(config: Config) -> None:
-    """What the authors of LDC, DPCR, EFC and FCS use in this setting (docs/reproducibility.md)."""
+    """What the authors of LDC, DPCR, EFC and FCS use in this setting (docs/reproducibility.md).
+
+    FeCAM's have one recipe for all data sets, which is the default of `frozen`; images are augmented as the setting's.
+    """
     dataset = config.data.dataset
     imagenet = dataset == "imagenet100"
     if config.scenario.start == "cold":
@@ -87,7 +90,7 @@ def preset(config: Config, arg: str) -> Config:
             _shorten(recipe, 2, 1)
             recipe.batch_size = 32
     if arg == "smoke":
-        config.ldc.epochs = 2
+        config.ldc.epochs = config.fetril.fc.epochs = 2
         config.adc.samples = 20
         config.data.synthetic_if_missing = True
         config.data.images_per_class = 16
@@ -108,17 +111,18 @@ def _thin(config: Config) -> None:
     for recipe in (config.train, config.fcs.recipe):
         _shorten(recipe, *(3, 2) if grows else (24, 10))
     _shorten(config.lwf.official, 24, 10)
+    _shorten(config.frozen.recipe, 24, 0)
     _shorten(config.efc.recipe, 6, 2)
     config.efc.recipe.batch_size = 32
     config.efc.recipe.first.milestones = (3,)  # the second decay would have one epoch
 
 
 def _recipes(config: Config) -> tuple[TrainOptions | Recipe, ...]:
-    return config.train, config.lwf.official, config.efc.recipe, config.fcs.recipe
+    return config.train, config.lwf.official, config.efc.recipe, config.fcs.recipe, config.frozen.recipe
 
 
 def _shorten(recipe: TrainOptions | Recipe, first: int, later: int) -> None:
-    """The same shape of decay over fewer epochs."""
+    """The same shape of decay over fewer epochs; a schedule without any stays so."""
     for schedule, epochs in ((recipe.first, first), (recipe.later, later)):
         if not schedule.epochs:
             continue

@@ -102,6 +102,9 @@ def test_hyper_parameters_of_the_compared_methods(name):
         later = (100, 0.001 if dataset == "tiny" else 0.05, (45, 90), 2e-4)
         assert recipe_of(config.lwf.official) == (128, (200, 0.1, (60, 120, 160), 5e-4), later)
     assert config.loss.expand_labels == config.lwf.expand_labels == (warm and not imagenet)
+    frozen = config.frozen.recipe
+    assert recipe_of(frozen)[:2] == (128, (200, 0.1, (), 5e-4))
+    assert (frozen.first.decay, frozen.later.epochs, config.frozen.head) == ("cosine", 0, "cosine")
     assert (config.sdc.sigma, config.ldc.epochs, config.ldc.lr) == (0.3, 20, 1e-3)
     assert (config.adc.samples, config.adc.steps, config.adc.alpha) == (100, 3, 25)
 
@@ -159,6 +162,8 @@ def test_every_preset_is_valid(name, arg):
     config = get_config(name, arg)
     assert config.preset == arg
     assert config.train.first.epochs <= 24
+    assert config.frozen.recipe.first.epochs <= 24
+    assert config.frozen.recipe.later.epochs == 0
     for schedule in (config.train.first, config.train.later):
         assert all(0 < milestone < schedule.epochs for milestone in schedule.milestones)
 
