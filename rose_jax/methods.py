@@ -30,6 +30,7 @@ METHODS: dict[str, Row] = {
     "ldc": Row("lwf", "ldc", "none", "ncm"),
     "efc": Row("efc", "own", "none", "head"),
     "fcs": Row("fcs", "own", "none", "head"),
+    "ssre": Row("ssre", "none", "none", "head"),
 }
 
 
