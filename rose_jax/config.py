@@ -23,6 +23,7 @@ class DataOptions:
     dir: str = option("", "where prepared data lies; '' is $ROSE_JAX_DATA, else ~/rose_jax_data", free=True)
     class_list: str = option("", "imagenet100: a file of wnids instead of the package's list")
     augment: str = choice(AUGMENTATIONS, "how training images are varied")
+    pool: int = option(1, "so many pixels a side are averaged to one: 2 makes 16 x 16 of 32 x 32", at_least=1)
     pad: int = option(4, "pixels of padding that augmentations crop from or shift by", at_least=0)
     normalisation: str = choice(("cifar100", "imagenet", "digits"), "whose mean and deviation of each channel")
     synthetic_if_missing: bool = option(False, "smoke presets: made-up images of the right shape")
@@ -217,7 +218,9 @@ class AdaptationOptions:
 @dataclass
 class Config:
     name: str = option("", "of the setting; names the default workdir")
-    preset: str = choice(("full", "thin", "smoke", "custom"), "custom: full, with keys changed by hand", free=True)
+    preset: str = choice(
+        ("full", "thin", "micro", "smoke", "custom"), "custom: full, with keys changed by hand", free=True
+    )
     note: str = option("", "what a reader of the results must know", free=True)
     seed: int = option(0, "of everything drawn but the class order", at_least=0, at_most=LARGEST_SEED)
     methods: tuple[str, ...] = option(("base", "projector", "gd", "rose"), "rows to score", free=True)

@@ -20,26 +20,18 @@ OPTIONAL = ("projector", "labels")
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
+    options = vars(_parser().parse_args(argv))
+    out = Path(options.pop("out"))
     try:
-        arrays = read_features(Path(args.features))
+        arrays = read_features(Path(options.pop("features")))
         labels = arrays.pop("labels", None)
-        result = evolve_features(
-            **arrays,
-            capacity=args.capacity,
-            alpha=args.alpha,
-            seed=args.seed,
-            granularity=args.granularity,
-            solver=args.solver,
-            ridge=args.ridge,
-            evolve_every=args.evolve_every,
-        )
+        result = evolve_features(**arrays, **options)
         lines = describe(result, labels, len(arrays["old_prototypes"]))
-        write_arrays(Path(args.out), {"predictions": result.predictions, "prototypes": result.prototypes})
+        write_arrays(out, {"predictions": result.predictions, "prototypes": result.prototypes})
     except (UserError, OSError) as error:
         print(f"rose_jax.evolve: {error}", file=sys.stderr)
         return 2
-    print("\n".join([*lines, f"written: {args.out} (predictions, prototypes)"]))
+    print("\n".join([*lines, f"written: {out} (predictions, prototypes)"]))
     return 0
 
 

@@ -95,7 +95,7 @@ def make_features(config: Config, layout: Layout) -> Features:
         options.dir or None,
         class_list=options.class_list or None,
         synthetic_if_missing=options.synthetic_if_missing,
-    )
+    ).pooled(options.pool)
     scenario = make_scenario(config.scenario, dataset.num_classes, options.images_per_class)
     images = Images(dataset, scenario, layout, config.seed, options.decode_workers)
     parts = Parts(

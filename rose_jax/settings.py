@@ -2,8 +2,9 @@
 
 from rose_jax.config import Config, Recipe, Schedule, TrainOptions
 from rose_jax.errors import unknown
+from rose_jax.micro import micro
 
-PRESETS = ("", "thin", "smoke")
+PRESETS = ("", "thin", "micro", "smoke")
 
 
 def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
@@ -67,17 +68,22 @@ def _compared_methods(config: Config) -> None:
 
 
 def preset(config: Config, arg: str) -> Config:
-    """`:thin` is for two CPU cores and an hour or two; `:smoke` for seconds, on a few images, made-up ones if need be."""
+    """`:thin` and `:micro` are for two CPU cores and an hour, `:smoke` for seconds, made-up images if need be."""
     if arg not in PRESETS:
         raise unknown("preset", arg, PRESETS[1:])
     if not arg:
         return config
     config.preset = arg
-    config.model.width = 16 if arg == "thin" else 8
+    config.model.width = 8 if arg == "smoke" else 16
     if config.data.augment == "autoaugment":
         config.data.augment = "standard"
     if arg == "thin":
         _thin(config)
+    elif arg == "micro":
+        grows = (*((config.train, config.lwf.official) if config.loss.expand_labels else ()), config.fcs.recipe)
+        micro(
+            config, [recipe for recipe in _recipes(config) if not any(recipe is other for other in grows)], grows
+        )
     else:
         for recipe in _recipes(config):
             _shorten(recipe, 2, 1)

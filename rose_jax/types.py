@@ -259,14 +259,16 @@ class FollowDrift(Protocol):
         """
 
 
+class ReadParams(Protocol):
+    def __call__(self, params: PyTree) -> Any: ...
+
+
 class Motion(NamedTuple):
     """What else of a classifier moves along with the prototypes."""
 
     follow: FollowDrift
-    keep: Callable[[PyTree], PyTree]  # what of the params the next stage and a later reader need
-    metric: Callable[[PyTree], Any] | None = (
-        None  # params -> evolution.Metric in which an evolution scores by itself
-    )
+    keep: ReadParams  # what of the params the next stage and a later reader need
+    metric: ReadParams | None = None  # the evolution.Metric in which an evolution scores by itself
     refresh: int = 0  # least number of images between two calls of `follow` in a stream; 0: at its start only
     reads_pairs: bool = False  # whether `follow` wants the moments of the pairs
 
@@ -341,6 +343,21 @@ class FinishAdaptation(Protocol):
     def __call__(self, state: PyTree, classifier: Classifier) -> End: ...
 
 
+class CountEvents(Protocol):
+    def __call__(self, state: PyTree) -> dict[str, Any]:
+        """Plain numbers for results.json."""
+
+
+class BlankKept(Protocol):
+    def __call__(self, model: Model | None) -> PyTree:
+        """Start.kept before the first stage."""
+
+
+class Remark(Protocol):
+    def __call__(self, dim: int) -> str | None:
+        """What a reader of results with features of d dimensions must know."""
+
+
 class Adaptation(NamedTuple):
     """There is no label in anything it is given."""
 
@@ -350,11 +367,11 @@ class Adaptation(NamedTuple):
     init: InitAdaptation
     step: AdaptationStep
     finish: FinishAdaptation
-    counts: Callable[[PyTree], dict[str, Any]] = lambda state: {}  # plain numbers for results.json
+    counts: CountEvents = lambda state: {}
     fit: FitAdaptation = lambda view, key: None
-    blank: Callable[[Model | None], PyTree] = lambda model: None  # `kept` before the first stage
+    blank: BlankKept = lambda model: None
     needs: frozenset[str] = frozenset()  # parts of Snapshot.extra it cannot do without
-    note: Callable[[int], str | None] = lambda dim: None  # what a reader of the results must know
+    note: Remark = lambda dim: None
 
 
 class Plugin(NamedTuple, Generic[T]):

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -37,15 +37,7 @@ KNOWN: dict[str, Spec] = {
     "digits": Spec(10, 8, True, ""),
     "cifar100": Spec(100, 32, True, "rose_cifar100", "cifar100", wanted="cifar-100-python.tar.gz"),
     "tiny": Spec(200, 64, True, "rose_tiny", wanted="tiny-imagenet-200.zip"),
-    "imagenet100": Spec(
-        100,
-        224,
-        False,
-        "rose_imagenet100",
-        "imagenet2012",
-        "validation",
-        "an ImageNet folder (train/WNID, val/WNID)",
-    ),
+    "imagenet100": Spec(100, 224, False, "rose_imagenet100", "imagenet2012", "validation", "an ImageNet folder"),
 }
 
 
@@ -111,6 +103,26 @@ class Dataset:
     test: ArraySplit | RecordSplit
     kind: str = "complete"  # | partial | synthetic
 
+    def pooled(self, side: int) -> "Dataset":
+        """Images of 1/side the size: averages of whole pixels, rounded; encoded ones are decoded to that size."""
+        if side == 1:
+            return self
+        if self.image_size % side:
+            raise UserError(
+                f"config.data.pool {side} does not divide the images' {self.image_size} pixels a side."
+            )
+        size = self.image_size // side
+
+        def small(split: ArraySplit | RecordSplit) -> ArraySplit | RecordSplit:
+            if isinstance(split, RecordSplit):
+                return split
+            images = np.asarray(split.images).reshape(len(split), size, side, size, side, 3)
+            return ArraySplit(
+                ((images.sum((2, 4), np.uint32) + side**2 // 2) // side**2).astype(np.uint8), split.labels
+            )
+
+        return replace(self, image_size=size, train=small(self.train), test=small(self.test))
+
     @property
     def identity(self) -> str:
         """A text that other data does not have; a run is only continued on the data it began with."""
@@ -120,11 +132,7 @@ class Dataset:
 
 
 def load(
-    name: str,
-    data_dir: str | None = None,
-    *,
-    class_list: str | None = None,
-    synthetic_if_missing: bool = False,
+    name: str, data_dir: str | None = None, *, class_list: str | None = None, synthetic_if_missing: bool = False
 ) -> Dataset:
     """The dataset `name` (see KNOWN) from `data_dir`, by default $ROSE_JAX_DATA or ~/rose_jax_data.
 
@@ -155,13 +163,13 @@ def data_folder(data_dir: str | None = None) -> Path:
 
 def find_prepared(name: str, root: Path, class_list: str | None = None, *, ours_only: bool = False) -> Path | None:
     """The newest complete version of the dataset below `root`: ours if there is one, else TFDS's own."""
-    folders = [_our_folder(name, root, class_list)]
-    if KNOWN[name].stock and not ours_only:
-        folders.append(root / KNOWN[name].stock)
-    for folder in folders:
-        versions = sorted(folder.glob("*.*.*/dataset_info.json"), key=lambda p: _version_key(p.parent.name))
-        if versions:
-            return versions[-1].parent
+    stock = [root / KNOWN[name].stock] if KNOWN[name].stock and not ours_only else []
+    for folder in (our_folder(name, root, class_list), *stock):
+        found = [path.parent for path in folder.glob("*.*.*/dataset_info.json")]
+        if found:
+            return max(
+                found, key=lambda path: [int(part) if part.isdigit() else 0 for part in path.name.split(".")]
+            )
     return None
 
 
@@ -194,10 +202,8 @@ def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | N
     partial = bool((builder.info.metadata or {}).get("partial"))
     if partial:
         logging.warning("%s was prepared from a partial copy (--partial): accuracies mean little.", builder_dir)
-    test_split = spec.stock_test_split if stock else "test"
-    splits = {"train": "train", "test": test_split}
-    class_names = tuple(builder.info.features["label"].names)
-    wanted = class_names
+    splits = {"train": "train", "test": spec.stock_test_split if stock else "test"}
+    class_names = wanted = tuple(builder.info.features["label"].names)
     if stock and name == "imagenet100":
         from rose_jax.data.prepare import imagenet100
 
@@ -218,13 +224,11 @@ def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | N
         labels = np.asarray(arrays[f"{split}_labels"])
         if spec.in_memory:
             return ArraySplit(arrays[f"{split}_images"], labels)
-        rows = None
-        if wanted != class_names:
-            rows, labels = _only_classes(labels, class_names, wanted)
+        rows, labels = (None, labels) if wanted == class_names else _only_classes(labels, class_names, wanted)
         return RecordSplit(TfdsRecords(str(builder_dir), splits[split], rows), labels)
 
-    kind = "partial" if partial else "complete"
-    dataset = Dataset(name, spec.num_classes, wanted, spec.image_size, split_of("train"), split_of("test"), kind)
+    train, test, kind = split_of("train"), split_of("test"), "partial" if partial else "complete"
+    dataset = Dataset(name, spec.num_classes, wanted, spec.image_size, train, test, kind)
     _check(dataset, builder_dir, root)
     return dataset
 
@@ -243,33 +247,22 @@ def _only_classes(
 
 
 def _check(dataset: Dataset, where: Path, root: Path) -> None:
-    if len(dataset.class_names) != dataset.num_classes:
-        raise UserError(
-            f"{where} has {len(dataset.class_names)} classes, expected {dataset.num_classes}. "
-            f"Prepare it again:\n  {_command(dataset.name, root)} --overwrite"
-        )
+    names, again = dataset.class_names, f"Prepare it again:\n  {_command(dataset.name, root)} --overwrite"
+    if len(names) != dataset.num_classes:
+        raise UserError(f"{where} has {len(names)} classes, expected {dataset.num_classes}. {again}")
     for split, labels in (("train", dataset.train.labels), ("test", dataset.test.labels)):
-        counts = np.bincount(labels, minlength=dataset.num_classes)
-        empty = np.flatnonzero(counts == 0)
+        empty = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0)
         if empty.size:
-            raise UserError(
-                f"{where}: no {split} image of {empty.size} classes (as {dataset.class_names[empty[0]]!r}). "
-                f"Prepare it again:\n  {_command(dataset.name, root)} --overwrite"
-            )
+            raise UserError(f"{where}: no {split} image of {empty.size} classes (as {names[empty[0]]!r}). {again}")
 
 
 def _digits() -> Dataset:
-    """Scikit-learn's scanned digits, 8x8 gray levels 0..16 -> uint8 RGB.
-
-    They keep their 8x8 pixels: enlarged ones have no more detail and cost far more time. The split is 80/20 in each
-    class and the same in every run.
-    """
+    """Scikit-learn's scanned digits, 8x8 gray levels 0..16 -> uint8 RGB, split 80/20 in each class, always alike."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     gray = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    images = np.repeat(gray[..., None], 3, axis=-1)
-    labels = bunch.target.astype(np.int32)
+    images, labels = np.repeat(gray[..., None], 3, axis=-1), bunch.target.astype(np.int32)
     shuffled = np.random.RandomState(0).permutation(len(labels))
     is_test = np.zeros(len(labels), bool)
     for label in range(10):
@@ -279,7 +272,7 @@ def _digits() -> Dataset:
     return Dataset("digits", 10, tuple("0123456789"), 8, train, ArraySplit(images[is_test], labels[is_test]))
 
 
-def _our_folder(name: str, root: Path, class_list: str | None) -> Path:
+def our_folder(name: str, root: Path, class_list: str | None) -> Path:
     """Where our builder's versions of the dataset lie; ImageNet-100 has a folder for each class list."""
     folder = root / KNOWN[name].prepared
     if name == "imagenet100":
@@ -293,7 +286,7 @@ def _missing(name: str, root: Path, class_list: str | None) -> UserError:
     spec = KNOWN[name]
     also = f" (nor TFDS's own {root / spec.stock})" if spec.stock else ""
     return UserError(
-        f"{name} is not prepared: there is no {_our_folder(name, root, class_list)}/*/dataset_info.json{also}. "
+        f"{name} is not prepared: there is no {our_folder(name, root, class_list)}/*/dataset_info.json{also}. "
         f"Prepare it from {spec.wanted}:\n  {_command(name, root)}\n"
         "(where there is no scripts folder: python -m rose_jax.data.prepare). "
         f"The data folder is {root}; set ${DATA_DIR_VARIABLE} to use another (default {DEFAULT_DATA_DIR})."
@@ -302,7 +295,3 @@ def _missing(name: str, root: Path, class_list: str | None) -> UserError:
 
 def _command(name: str, root: Path) -> str:
     return f"scripts/prepare_data {name} --from PATH --data_dir {root}"
-
-
-def _version_key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))

@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import grain
 import numpy as np
@@ -34,7 +33,7 @@ def train_batches(
     batch_size: int,
     first_step: int,
     num_steps: int,
-    image_size: int = 224,
+    image_size: int,
     seed: int,
     task: int,
     num_workers: int,
@@ -51,60 +50,41 @@ def train_batches(
             f"A task of {len(indices)} images cannot fill a batch of {batch_size}. Lower the batch size."
         )
     part = part or (0, batch_size)
-    batch = _TrainBatch(split, np.asarray(indices), order_fn, batch_size, image_size, seed, task, part)
-    yield from _run(batch, first_step, first_step + num_steps, num_workers)
+
+    def make_batch(step: int) -> Batch:
+        epoch, batch = divmod(int(step), len(indices) // batch_size)
+        order = _epoch_order(order_fn, seed, task, epoch, len(indices))
+        start, stop = (batch * batch_size + row for row in part)
+        rows = indices[order[start:stop]]
+        images = np.empty((len(rows), image_size, image_size, 3), np.uint8)
+        for k, row in enumerate(rows):
+            rng = np.random.default_rng([_CROP_PURPOSE, seed, task, epoch, start + k])
+            images[k] = crops.random_resized_crop(_open(split, row), image_size, rng)
+        return images, split.labels[rows]
+
+    yield from _run(make_batch, first_step, first_step + num_steps, num_workers)
 
 
 def eval_batches(
-    split: RecordSplit, indices: np.ndarray, *, batch_size: int, image_size: int = 224, num_workers: int
+    split: RecordSplit, indices: np.ndarray, *, batch_size: int, image_size: int, num_workers: int
 ) -> Iterator[Batch]:
     """(uint8 [batch_size, S, S, 3], bool [batch_size] which rows are images) in the order of indices.
 
     Images are resized and centrally cropped; the last batch is filled up with black ones.
     """
-    batch = _EvalBatch(split, np.asarray(indices), batch_size, image_size)
-    yield from _run(batch, 0, -(-len(indices) // batch_size), num_workers)
 
-
-@dataclass(frozen=True)
-class _TrainBatch:
-    split: RecordSplit
-    indices: np.ndarray
-    order_fn: OrderFn
-    batch_size: int
-    image_size: int
-    seed: int
-    task: int
-    part: tuple[int, int]
-
-    def __call__(self, step: int) -> Batch:
-        epoch, batch = divmod(int(step), len(self.indices) // self.batch_size)
-        order = _epoch_order(self.order_fn, self.seed, self.task, epoch, len(self.indices))
-        start, stop = (batch * self.batch_size + row for row in self.part)
-        rows = self.indices[order[start:stop]]
-        images = np.empty((len(rows), self.image_size, self.image_size, 3), np.uint8)
+    def make_batch(batch: int) -> Batch:
+        rows = indices[batch * batch_size : (batch + 1) * batch_size]
+        images = np.zeros((batch_size, image_size, image_size, 3), np.uint8)
         for k, row in enumerate(rows):
-            rng = np.random.default_rng([_CROP_PURPOSE, self.seed, self.task, epoch, start + k])
-            images[k] = crops.random_resized_crop(_open(self.split, row), self.image_size, rng)
-        return images, self.split.labels[rows]
+            images[k] = crops.resize_and_center_crop(_open(split, row), image_size)
+        return images, np.arange(batch_size) < len(rows)
 
-
-@dataclass(frozen=True)
-class _EvalBatch:
-    split: RecordSplit
-    indices: np.ndarray
-    batch_size: int
-    image_size: int
-
-    def __call__(self, batch: int) -> Batch:
-        rows = self.indices[batch * self.batch_size : (batch + 1) * self.batch_size]
-        images = np.zeros((self.batch_size, self.image_size, self.image_size, 3), np.uint8)
-        for k, row in enumerate(rows):
-            images[k] = crops.resize_and_center_crop(_open(self.split, row), self.image_size)
-        return images, np.arange(self.batch_size) < len(rows)
+    yield from _run(make_batch, 0, -(-len(indices) // batch_size), num_workers)
 
 
 def _run(make_batch: Callable[[int], Batch], first: int, stop: int, num_workers: int) -> Iterator[Batch]:
+    """Each worker process gets a copy of `make_batch` with all that it refers to; grain uses cloudpickle."""
     # A worker makes whole batches: grain's default buffer of 500 would hold 19 GB (256 images of 224 px).
     read_options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     dataset = grain.MapDataset.range(first, stop).map(make_batch).to_iter_dataset(read_options)

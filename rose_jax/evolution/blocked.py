@@ -17,23 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from rose_jax.evolution import core
 from rose_jax.evolution import queue as ring
-from rose_jax.evolution.core import (
-    Counts,
-    Evolver,
-    Metric,
-    Rows,
-    compare_of,
-    finish_scores,
-    ill_posed,
-    matmul,
-    measure,
-    move,
-    ridge_for,
-    step_in_groups,
-    transposed_matmul,
-    zero_counts,
-)
+from rose_jax.evolution.core import Counts, Evolver, Metric, Rows, matmul, measure, move, transposed_matmul
 from rose_jax.evolution.linalg import finish_solve, half_solve, ldl, solve_unit_lower
 
 _CHUNK = 512  # at most so many images between two calls of `refresh_sums`
@@ -98,7 +84,7 @@ def blocked(
         dim, dtype = projector.shape[0], prototypes.dtype
         queue = ring.fill(key, prototypes, moves, projector, capacity, alpha)
         residual = jnp.zeros((capacity, dim), dtype)  # pseudo-features follow W₀ exactly
-        rho, _ = ridge_for(capacity, dim, ridge)
+        rho, _ = core.ridge_for(capacity, dim, ridge)
         lam = rho * jnp.mean(jnp.sum(queue.old**2, axis=0))  # ρ·tr(G₀)/d
         anchor = move(prototypes, moves, projector)
         state = BlockedState(
@@ -118,7 +104,7 @@ def blocked(
             measured_projector=None,
             lam=lam,
             metric=None,
-            counts=zero_counts(),
+            counts=core.zero_counts(),
         )
         return state if metric is None else with_metric(state, metric)
 
@@ -136,11 +122,9 @@ def blocked(
         else:
             width = min(block, rows.valid.shape[0])
             events = jax.tree.map(lambda x: x.reshape(-1, width, *x.shape[1:]), events)
-            compare = compare_of(state.metric)
-            frame = Frame(state.moves, state.seen, state.prototypes, state.anchor, state.lam, compare)
-            carry = (state.sums, state.moved, state.counts)
+            start, carry = state, (state.sums, state.moved, state.counts)
             carry, scores = jax.lax.scan(
-                lambda carry, events: advance_block(frame, carry, events, granularity), carry, events
+                lambda carry, events: advance_block(start, carry, events, granularity), carry, events
             )
             state = state._replace(sums=carry[0], moved=carry[1], counts=carry[2])
         return refresh_sums(state, rebuild_every), scores.reshape(-1, state.seen.shape[0])
@@ -158,7 +142,7 @@ def blocked(
         solution = state.projector + finish_solve(chol, half_solve(chol, cross.T)).T
         return jnp.where(jnp.isfinite(solution).all(), solution, state.projector)
 
-    return Evolver(init, step_in_groups(update, chunk_size), prototypes, drift_map, with_metric)
+    return Evolver(init, core.step_in_groups(update, chunk_size), drift_map, prototypes, with_metric)
 
 
 def with_metric(state: BlockedState, metric: Metric) -> BlockedState:
@@ -182,17 +166,6 @@ def plain_residual(state: BlockedState) -> tuple[Array, Array]:
         raise ValueError("with_metric needs a state whose init was given a metric: only then z_new is kept")
     residual = state.new - matmul(state.old, state.projector)
     return residual, transposed_matmul(state.old, residual)
-
-
-class Frame(NamedTuple):
-    """What all blocks of a chunk share."""
-
-    moves: Array
-    seen: Array
-    prototypes: Array
-    anchor: Array
-    lam: Array
-    compare: str  # of the metric
 
 
 Carry = tuple[Array, Array, Counts]  # sums, moved, counts of the state
@@ -228,8 +201,11 @@ def push(state: BlockedState, rows: Rows) -> tuple[BlockedState, Events]:
     ), events
 
 
-def advance_block(frame: Frame, carry: Carry, events: Events, granularity: int) -> tuple[Carry, Array]:
-    """One block: the carry after its last update, and scores [b, C], each after its own image's (or group's) update."""
+def advance_block(state: BlockedState, carry: Carry, events: Events, granularity: int) -> tuple[Carry, Array]:
+    """One block: the carry after its last update, and scores [b, C], each after its own image's (or group's) update.
+
+    state: as it was at the start of the chunk; what blocks change of it is in the carry.
+    """
     sums, last_moved, counts = carry
     images, dim = events.z.shape
     old = interleave(events.old_in, events.old_out)  # U [2b, d]
@@ -237,10 +213,10 @@ def advance_block(frame: Frame, carry: Carry, events: Events, granularity: int) 
     signs = jnp.where(jnp.arange(2 * images) % 2 == 0, 1, -1).astype(sums.dtype)
 
     chol = factor(sums)
-    half = half_solve(chol, jnp.concatenate([old, jnp.where(frame.moves[:, None], frame.prototypes, 0)]))
+    half = half_solve(chol, jnp.concatenate([old, jnp.where(state.moves[:, None], state.prototypes, 0)]))
     leverage = matmul(half, half[: 2 * images].T)  # A = U V Uᵀ over p V Uᵀ: [2b + C, 2b]
     shift = matmul(finish_solve(chol, half), sums[:, dim:])  # U (W - W₀) over p (W - W₀)
-    moved = frame.anchor + shift[2 * images :]  # M = p W [C, d]
+    moved = state.anchor + shift[2 * images :]  # M = p W [C, d]
 
     lower, pivots = ldl(jnp.diag(signs) + leverage[: 2 * images])
     right = jnp.concatenate([leverage[2 * images :].T, residual - shift[: 2 * images]], axis=1)
@@ -266,15 +242,12 @@ def advance_block(frame: Frame, carry: Carry, events: Events, granularity: int) 
     growth = weights * (2 * cross + weights * jnp.diagonal(among)[:, None])
     squares = jnp.sum(moved**2, axis=1)[None, :] + matmul(sees, growth)  # ‖p W_k‖² [b, C]
     lengths = jnp.sqrt(jnp.maximum(squares, 0))
-    scores = finish_scores(dots, events.z, lengths, frame.seen, events.bad, frame.compare)
+    compare = core.compare_of(state.metric)
+    scores = core.finish_scores(dots, events.z, lengths, state.seen, events.bad, compare)
 
     updates = events.enters.reshape(-1, granularity).any(axis=1)
-    pivot_squares = jnp.diagonal(chol) ** 2
-    counts = counts._replace(
-        broken_steps=counts.broken_steps + (updates & ~usable).sum(dtype=jnp.int32),
-        ill_posed_steps=counts.ill_posed_steps
-        + jnp.where(ill_posed(pivot_squares, frame.lam), updates.sum(dtype=jnp.int32), 0),
-    )
+    ill_posed = core.ill_posed(jnp.diagonal(chol) ** 2, state.lam)
+    counts = core.count_updates(counts, updates, ~usable, ill_posed)
     sums = sums + transposed_matmul(signs[:, None] * old, jnp.concatenate([old, residual], axis=1))
     return (sums, moved + matmul(weights.T, directions), counts), scores
 
@@ -289,14 +262,11 @@ def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, Ar
     moved = moved_prototypes(state._replace(sums=sums), chol)
     finite = jnp.isfinite(moved).all()
     moved = jnp.where(finite, moved, state.moved)
-    updated = events.enters.any()
-    counts = state.counts._replace(
-        broken_steps=state.counts.broken_steps + (updated & ~finite),
-        ill_posed_steps=state.counts.ill_posed_steps + (updated & ill_posed(jnp.diagonal(chol) ** 2, state.lam)),
-    )
+    ill_posed = core.ill_posed(jnp.diagonal(chol) ** 2, state.lam)
+    counts = core.count_updates(state.counts, events.enters.any(), ~finite, ill_posed)
     lengths = jnp.linalg.norm(moved, axis=1)[None, :]
-    dots = matmul(events.z, moved.T)
-    scores = finish_scores(dots, events.z, lengths, state.seen, events.bad, compare_of(state.metric))
+    dots, compare = matmul(events.z, moved.T), core.compare_of(state.metric)
+    scores = core.finish_scores(dots, events.z, lengths, state.seen, events.bad, compare)
     return state._replace(sums=sums, moved=moved, counts=counts), scores
 
 

@@ -49,14 +49,6 @@ class StepFn(Protocol):
         """
 
 
-class ReadFn(Protocol):
-    def __call__(self, state: State) -> Array: ...
-
-
-class MetricFn(Protocol):
-    def __call__(self, state: State, metric: "Metric") -> State: ...
-
-
 class Evolver(NamedTuple):
     """One way to update the drift map while test images arrive: pure functions over a state of arrays.
 
@@ -67,11 +59,12 @@ class Evolver(NamedTuple):
 
     init: InitFn
     step: StepFn
-    prototypes: ReadFn  # [C, d]: old classes moved by the current map, the others as given
-    map: ReadFn  # [d, d]: the current drift map, formed only here
-    # Another metric from the next image on, for a state whose `init` got one. `state._replace` would not do:
-    # a solver may keep its sums in the metric's coordinates.
-    with_metric: MetricFn
+    map: Callable[[State], Array]  # [d, d]: the current drift map, formed only here
+    # [C, d]: old classes moved by the current map, the others as given
+    prototypes: Callable[[State], Array] = lambda state: state.moved
+    # Another metric from the next image on, for a state whose `init` got one. A solver may keep its sums in the
+    # metric's coordinates, and then has to do more.
+    with_metric: Callable[[State, "Metric"], State] = lambda state, metric: state._replace(metric=metric)
 
 
 @jax.tree_util.register_dataclass
@@ -127,6 +120,14 @@ def predict(scores: Array) -> Array:
 
 def zero_counts() -> Counts:
     return Counts(*(jnp.zeros((), jnp.int32) for _ in Counts._fields))
+
+
+def count_updates(counts: Counts, updates: Array, broken: Array, ill_posed: Array | bool = False) -> Counts:
+    """The counts after one update or several (bool [] or [n]): which took place, were not finite, were ill-posed."""
+    return counts._replace(
+        broken_steps=counts.broken_steps + (updates & broken).sum(dtype=jnp.int32),
+        ill_posed_steps=counts.ill_posed_steps + (updates & ill_posed).sum(dtype=jnp.int32),
+    )
 
 
 def screen(z_old: Array, z_new: Array, valid: Array, enters: Array | None, dtype: jnp.dtype) -> Rows:

@@ -6,20 +6,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import lu_factor, lu_solve
 
+from rose_jax.evolution import core
 from rose_jax.evolution import queue as ring
-from rose_jax.evolution.core import (
-    Counts,
-    Evolver,
-    Metric,
-    Rows,
-    ill_posed,
-    matmul,
-    move,
-    ridge_for,
-    score_table,
-    step_in_groups,
-    zero_counts,
-)
+from rose_jax.evolution.core import Counts, Evolver, Metric, Rows, matmul, move
 
 
 class DirectState(NamedTuple):
@@ -42,9 +31,9 @@ def direct(capacity: int, alpha: float, granularity: int = 1, ridge: float | Non
     ) -> DirectState:
         queue = ring.fill(key, prototypes, moves, projector, capacity, alpha)
         moved = move(prototypes, moves, projector)
-        rho, _ = ridge_for(capacity, prototypes.shape[1], ridge)
+        rho, _ = core.ridge_for(capacity, prototypes.shape[1], ridge)
         lam = rho * jnp.mean(jnp.sum(queue.old**2, axis=0))  # ρ·tr(G₀)/d
-        return DirectState(queue, prototypes, moved, moves, seen, projector, lam, metric, zero_counts())
+        return DirectState(queue, prototypes, moved, moves, seen, projector, lam, metric, core.zero_counts())
 
     def update(state: DirectState, rows: Rows) -> tuple[DirectState, Array]:
         queue = ring.push(state.queue, rows.z_old, rows.z_new, rows.enters)
@@ -52,25 +41,16 @@ def direct(capacity: int, alpha: float, granularity: int = 1, ridge: float | Non
         moved = move(state.prototypes, state.moves, drift_map)
         finite = jnp.isfinite(moved).all()
         moved = jnp.where(finite, moved, state.moved)
-        updated = rows.enters.any()
-        counts = state.counts._replace(
-            broken_steps=state.counts.broken_steps + (updated & ~finite),
-            ill_posed_steps=state.counts.ill_posed_steps + (updated & ill_posed(pivots, state.lam)),
-        )
-        scores = score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
+        ill_posed = core.ill_posed(pivots, state.lam)
+        counts = core.count_updates(state.counts, rows.enters.any(), ~finite, ill_posed)
+        scores = core.score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
         return state._replace(queue=queue, moved=moved, counts=counts), scores
 
     def drift_map(state: DirectState) -> Array:
         solution, _ = solve(state.queue, state.projector, state.lam)
         return jnp.where(jnp.isfinite(solution).all(), solution, state.projector)
 
-    return Evolver(
-        init,
-        step_in_groups(update, lambda images: min(granularity, images)),
-        prototypes=lambda state: state.moved,
-        map=drift_map,
-        with_metric=lambda state, metric: state._replace(metric=metric),
-    )
+    return Evolver(init, core.step_in_groups(update, lambda images: min(granularity, images)), drift_map)
 
 
 def solve(queue: ring.Queue, projector: Array, lam: Array) -> tuple[Array, Array]:

@@ -26,9 +26,7 @@ _IMAGES_PER_CALL = 2048  # longer streams are cut into calls of one size, which 
 class EvolvedFeatures(NamedTuple):
     """What `evolve_features` returns."""
 
-    predictions: (
-        np.ndarray
-    )  # int32 [n], into the concatenation of old and new prototypes; -1 for a row with NaN or Inf
+    predictions: np.ndarray  # int32 [n], old classes, then new ones; -1 for a row with NaN or Inf
     prototypes: np.ndarray  # float32 [C, d], the old ones moved by the map at the end of the stream
     counts: dict[str, int]  # images, bad_rows, broken_steps, ill_posed_steps (see `Counts`)
     notes: tuple[str, ...]  # for a log, e.g. a raised ridge
@@ -40,14 +38,7 @@ def evolve_features(
     old_prototypes: Any,
     new_prototypes: Any,
     projector: Any = None,
-    *,
-    capacity: int = 3000,
-    alpha: float = 0.2,
-    seed: int = 0,
-    granularity: int = 1,
-    solver: str = "blocked",
-    ridge: float | None = None,
-    evolve_every: int = 1,
+    **options: Any,
 ) -> EvolvedFeatures:
     """Classify a stream of images while their features move the old prototypes (Alg. 2).
 
@@ -55,24 +46,16 @@ def evolve_features(
     old_prototypes [k, d]: means of the old classes under the old encoder, unmoved; new_prototypes [m, d]:
         means of the new classes under the new encoder. Row vectors: z_new ≈ z_old @ W.
     projector [d, d]: the drift map trained with the new encoder, where W starts; None is the identity.
-    evolve_every: only every k-th image enters the queue; the other rows of z_old are never read.
-    The other options are those of `Evolution`.
+    options: the fields of `Evolution`. With evolve_every = k only every k-th row of z_old is read.
     """
-    evolution = Evolution(
-        capacity=capacity,
-        alpha=alpha,
-        seed=seed,
-        granularity=granularity,
-        solver=solver,
-        ridge=ridge,
-        evolve_every=evolve_every,
-    )
+    evolution = Evolution(**options)
     dim = _matrix("old_prototypes", old_prototypes, "[old classes, d]").shape[1]
     z_old, z_new = _matrix("z_old", z_old, "[n, d]", dim), _matrix("z_new", z_new, "[n, d]", dim)
     _same_images(z_old, z_new)
     state = evolution.init(old_prototypes, new_prototypes, projector)
     images = z_new.shape[0]
-    unit = granularity * -(-64 // granularity)  # whole groups, whole blocks
+    group = evolution.granularity
+    unit = group * -(-evolution.block // group)  # whole groups, whole blocks
     size = min(-(-images // unit), -(-_IMAGES_PER_CALL // unit)) * unit
     predictions = np.empty(images, np.int32)
     for start in range(0, images, max(size, 1)):
@@ -139,7 +122,7 @@ class Evolution:
             if not isinstance(array, jax.core.Tracer) and not np.isfinite(array).all():
                 raise UserError(f"{name} holds NaN or Inf; every entry of {array.shape} must be finite.")
         self._warn_if_noise_dominates(old)
-        if (note := ridge_for(self.capacity, dim, self.ridge)[1]) is not None:
+        for note in self.notes(dim):
             _log.warning(note)
         moves = np.arange(len(old) + len(new)) < len(old)
         table = jnp.concatenate([jnp.asarray(old), jnp.asarray(new)])

@@ -12,18 +12,9 @@ import optax
 from jax import Array
 
 from rose_jax.errors import unknown
+from rose_jax.evolution import core
 from rose_jax.evolution import queue as ring
-from rose_jax.evolution.core import (
-    Counts,
-    Evolver,
-    Metric,
-    Rows,
-    matmul,
-    move,
-    score_table,
-    step_in_groups,
-    zero_counts,
-)
+from rose_jax.evolution.core import Counts, Evolver, Metric, Rows, matmul, move
 
 
 class Gram(NamedTuple):
@@ -77,7 +68,7 @@ def gd(
             memory = Gram(pairs, *sums(pairs), jnp.zeros((), jnp.int32))
         start = INITS[init](projector, start_key)
         moved = move(prototypes, moves, start)
-        return GDState(start, adam.init(start), memory, prototypes, moved, moves, seen, metric, zero_counts())
+        return GDState(start, adam.init(start), memory, prototypes, moved, moves, seen, metric, core.zero_counts())
 
     def update(state: GDState, rows: Rows) -> tuple[GDState, Array]:
         entered = rows.enters.sum(dtype=jnp.int32)
@@ -98,23 +89,13 @@ def gd(
             lambda new, old: jnp.where(keep, old, new), (drift_map, adam_state), (state.drift_map, state.adam)
         )
         moved = move(state.prototypes, state.moves, drift_map)
-        broken = state.counts.broken_steps + ((entered > 0) & ~finite)
-        scores = score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
-        return state._replace(
-            drift_map=drift_map,
-            adam=adam_state,
-            memory=memory,
-            moved=moved,
-            counts=state.counts._replace(broken_steps=broken),
-        ), scores
+        counts = core.count_updates(state.counts, entered > 0, ~finite)
+        scores = core.score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
+        state = state._replace(drift_map=drift_map, adam=adam_state, memory=memory, moved=moved, counts=counts)
+        return state, scores
 
-    return Evolver(
-        begin,
-        step_in_groups(update, lambda images: min(granularity, images)),
-        prototypes=lambda state: state.moved,
-        map=lambda state: state.drift_map,
-        with_metric=lambda state, metric: state._replace(metric=metric),
-    )
+    step = core.step_in_groups(update, lambda images: min(granularity, images))
+    return Evolver(begin, step, map=lambda state: state.drift_map)
 
 
 INITS: dict[str, Callable[[Array, Array], Array]] = {  # (projector, key) -> W

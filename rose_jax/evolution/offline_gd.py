@@ -41,15 +41,8 @@ def offline_gd(
     gram, cross = z_old.T @ z_old, z_old.T @ residual
     total, entries = float(np.sum(residual**2)), max(residual.size, 1)
 
-    change, steps, converged = _descend(
-        jnp.asarray(gram / entries, jnp.float32),
-        jnp.asarray(cross / entries, jnp.float32),
-        jnp.float32(total / entries),
-        lr,
-        tolerance,
-        window,
-        max_steps,
-    )
+    scaled = (jnp.asarray(sums / entries, jnp.float32) for sums in (gram, cross, total))
+    change, steps, converged = _descend(*scaled, lr, tolerance, window, max_steps)
 
     def loss(change: np.ndarray) -> float:
         return float(np.mean((z_old @ change - residual) ** 2)) if residual.size else 0.0

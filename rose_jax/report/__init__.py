@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose_jax.errors import UserError
-from rose_jax.report import compare, figures, html, tables
+from rose_jax.report import compare, content, page, plots, tables
 from rose_jax.report.runs import load
 from rose_jax.runtime.files import write_atomic, write_text
 
@@ -27,25 +27,30 @@ def write_several(workdirs: Sequence[str | os.PathLike[str]], out: str | os.Path
     """One report in `out` for several runs; those that differ in the seed alone are averaged."""
     if not workdirs:
         raise UserError("No run to report: name at least one workdir that holds a results.json.")
-    runs = [load(workdir) for workdir in workdirs]
+    runs, out = [load(workdir) for workdir in workdirs], Path(out)
     groups = compare.group(runs)
-    out = Path(out)
-    pictures = [figures.draw([group]) for group in groups]
-    overview = pictures[0] if len(groups) == 1 else figures.draw(groups, ["curves"])
-    drawn = [_save(out / "figures" / f"{name}.png", picture.light) for name, picture in overview.items()]
+    document = [section._replace(picture=_painted(section.picture)) for section in content.document(groups)]
+    figures = {
+        out / "figures" / f"{s.picture.name}.png": s.picture for s in document if s.picture and s.picture.name
+    }
+    for path, picture in figures.items():
+        _save(path, picture.painted[0])
     write_text(out / "report.csv", tables.to_csv(runs))
-    write_text(out / "report.md", html.render_markdown(groups, list(overview)))
-    write_text(out / "report.html", html.render(groups, pictures, overview))
-    return Report(html=out / "report.html", figures=drawn, text=_text(groups))
-
-
-def _save(path: Path, data: bytes) -> Path:
-    write_atomic(path, lambda file: file.write(data))
-    return path
-
-
-def _text(groups: Sequence[compare.Group]) -> str:
-    blocks = [f"{html.sentence(group)}\n\n{tables.text(tables.methods(group))}" for group in groups]
+    write_text(out / "report.md", page.to_markdown(document))
+    write_text(out / "report.html", page.to_html(document))
+    blocks = [f"{content.sentence(group)}\n\n{tables.text(tables.methods(group))}" for group in groups]
     if len(groups) > 1:
         blocks.append(tables.text(tables.comparison(groups)))
-    return "\n\n".join(blocks)
+    return Report(html=out / "report.html", figures=list(figures), text="\n\n".join(blocks))
+
+
+def _painted(picture: content.Picture | None) -> content.Picture | None:
+    """None if there is nothing to draw."""
+    if picture is None:
+        return None
+    light, dark = (plots.png(picture.data, picture.title, theme) for theme in ("light", "dark"))
+    return picture._replace(painted=(light, dark)) if light and dark else None
+
+
+def _save(path: Path, data: bytes) -> None:
+    write_atomic(path, lambda file: file.write(data))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose_jax.config import FREE_KEYS
-from rose_jax.report import paper, style
+from rose_jax.report import paper
 from rose_jax.report.runs import Number, Run, Score, one_line
 
 
@@ -29,13 +29,9 @@ class Group:
         """Mean and deviation of a field of Score, such as "last"; None if no run has a number there."""
         return spread(getattr(score, field) for score in self.scores(method))
 
-    def label(self, method: str) -> str:
-        """The method's name in figures. As in the tables, a star marks a row that the paper does not have."""
-        return style.short(method) + " *" * self.is_ours(method)
-
-    def is_ours(self, method: str) -> bool:
-        """Whether the row is one that the paper does not have."""
-        return any(score.origin == "ours" for score in self.scores(method))
+    def star(self, method: str) -> str:
+        """The mark behind the name of a row that the paper does not have."""
+        return " *" if any(score.origin == "ours" for score in self.scores(method)) else ""
 
     def leading(self, methods: Sequence[str], most: int, first: Sequence[str] = ("rose", "base")) -> list[str]:
         """At most `most` of the methods, in their order: those named in `first`, then the best by last accuracy."""

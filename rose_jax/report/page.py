@@ -1,16 +1,20 @@
-"""The frame of report.html: one self-contained page without scripts, fonts or anything from elsewhere."""
+"""The two pages of a report: report.html, self-contained, without scripts or anything from elsewhere, and report.md."""
 
 import base64
+from collections.abc import Sequence
 from html import escape
 
-from rose_jax.report import style
-from rose_jax.report.tables import Table
+from rose_jax.report import style, tables
+from rose_jax.report.content import Picture, Section
+from rose_jax.report.tables import Table, escape_markdown
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def page(title: str, body: str) -> str:
-    """A whole document. The policy forbids the browser to fetch anything, whatever a name may contain."""
+def to_html(document: Sequence[Section]) -> str:
+    """The whole page. Its policy forbids the browser to fetch anything, whatever a name may contain."""
+    title = " | ".join(section.heading for section in document if section.level == 1)
+    body = "".join(_section(section) for section in document).removeprefix("<hr>")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -19,7 +23,7 @@ def page(title: str, body: str) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <link rel="icon" href="data:,">
-<title>{escape(title)}</title>
+<title>rose_jax: {escape(title)}</title>
 <style>{CSS}</style>
 </head>
 <body>
@@ -31,49 +35,59 @@ def page(title: str, body: str) -> str:
 """
 
 
-def section(heading: str, *parts: str) -> str:
-    """A titled section of the parts that are not empty; nothing at all if none has content."""
-    content = "\n".join(part for part in parts if part)
-    return f"<section>\n<h2>{escape(heading)}</h2>\n{content}\n</section>\n" if content else ""
+def to_markdown(document: Sequence[Section]) -> str:
+    """The same for a README, but for what is folded away and for figures that have no file."""
+    parts = []
+    for section in document:
+        content = [escape_markdown(text) for text in (*section.text, section.mark)]
+        if section.picture and section.picture.name:
+            content.append(f"![{escape_markdown(section.picture.caption)}](figures/{section.picture.name}.png)")
+        content += [tables.markdown(table) for table in section.tables if table]
+        # Code by indentation: a name in it could hold the backticks that would end a fenced block.
+        content += ["    " + text.replace("\n", "\n    ") for summary, text in section.code if not summary]
+        if any(content):
+            parts += [f"{'#' * section.level} {escape_markdown(section.heading)}", *filter(None, content)]
+    return "\n\n".join(parts) + "\n"
 
 
-def table(value: Table | None) -> str:
-    if value is None:
+def _section(section: Section) -> str:
+    parts = [f"<p>{escape(text)}</p>" for text in section.text if text]
+    if section.mark:
+        parts.append(f'<p class="mark">{escape(section.mark)}</p>')
+    if section.picture:
+        parts.append(_figure(section.picture))
+    parts += [_table(table) for table in section.tables if table]
+    for summary, text in section.code:
+        block = f"<pre>{escape(text)}</pre>"
+        parts.append(f"<details><summary>{escape(summary)}</summary>{block}</details>" if summary else block)
+    if not parts:
         return ""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in value.header)
-    rows = "\n".join(_row(row) for row in value.rows)
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in value.notes)
-    body = f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>{notes}'
+    content = "\n".join([f"<h{section.level}>{escape(section.heading)}</h{section.level}>", *parts])
+    return f"<hr>\n{content}\n" if section.level == 1 else f"<section>\n{content}\n</section>\n"
 
 
-def figure(light: bytes, dark: bytes, description: str) -> str:
-    """The picture that suits the reader's colour scheme."""
+def _figure(picture: Picture) -> str:
+    """In the colours that suit the reader's colour scheme."""
+    light, dark = ("data:image/png;base64," + base64.b64encode(png).decode() for png in picture.painted)
+    caption = escape(picture.caption)
     return (
-        f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{_data(dark)}">'
-        f'<img src="{_data(light)}" alt="{escape(description)}"></picture>'
-        f"<figcaption>{escape(description)}</figcaption></figure>"
+        f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img src="{light}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
     )
 
 
-def paragraph(text: str, kind: str = "") -> str:
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
-
-
-def code(text: str, summary: str = "") -> str:
-    """Verbatim text, folded away behind `summary` if there is one."""
-    block = f"<pre>{escape(text)}</pre>"
-    return f"<details><summary>{escape(summary)}</summary>{block}</details>" if summary else block
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
+    rows = "\n".join(_row(row) for row in table.rows)
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)
+    body = f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody>"
+    return f'<div class="scroll"><table>{body}</table></div>{notes}'
 
 
 def _row(row: tuple[str, ...]) -> str:
     kind = ' class="emphasis"' if style.look(row[0].strip(" *")).stands_out else ""
     cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
     return f'<tr{kind}><th scope="row">{escape(row[0])}</th>{cells}</tr>'
-
-
-def _data(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 CSS = """

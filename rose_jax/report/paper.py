@@ -33,19 +33,13 @@ class Cell:
 
 def lookup(dataset: str, start: str, tasks: int, method: str) -> Cell | None:
     """The paper's last accuracy of `method` in this setting, or None if it prints none."""
-    where = (canonical_dataset(dataset), start, tasks, canonical(method))
-    for cell in cells():
-        plain = cell.condition is None and cell.unit == "%" and cell.value is not None
-        if plain and (cell.dataset, cell.start, cell.tasks, cell.method) == where:
-            return cell
-    return None
+    found = (c for c in _in_setting(dataset, start, tasks) if c.method == canonical(method))
+    return next((c for c in found if c.condition is None and c.unit == "%" and c.value is not None), None)
 
 
-def main_table(dataset: str, start: str, tasks: int) -> list[tuple[str, float | None]]:
+def main_table(dataset: str, start: str, tasks: int) -> list[Cell]:
     """The column of Table 1 (cold) or 2 (warm) for this setting, in the paper's order; [] if it has none."""
-    column = (canonical_dataset(dataset), tasks)
-    rows = cells(MAIN_TABLES[start]) if start in MAIN_TABLES else ()
-    return [(cell.method, cell.value) for cell in rows if (cell.dataset, cell.tasks) == column]
+    return [c for c in _in_setting(dataset, start, tasks) if c.table == MAIN_TABLES.get(start)]
 
 
 def several_seeds(dataset: str, start: str, tasks: int) -> Cell | None:
@@ -57,16 +51,15 @@ def study_cell(
     table: str, dataset: str, start: str, tasks: int, *, method: str = "rose", condition: str | None = None
 ) -> Cell | None:
     """A cell of one of the paper's studies, e.g. tab:queue_capacity under "capacity 500"."""
-    where = (canonical_dataset(dataset), start, tasks, canonical(method), condition)
-    return next((c for c in cells(table) if (c.dataset, c.start, c.tasks, c.method, c.condition) == where), None)
+    where = (table, canonical(method), condition)
+    found = _in_setting(dataset, start, tasks)
+    return next((c for c in found if (c.table, c.method, c.condition) == where), None)
 
 
 def inference_ms(method: str) -> float | None:
     """Milliseconds per image that the paper measured (tab:inference_time)."""
-    for cell in cells("tab:inference_time"):
-        if cell.method == canonical(method) and cell.value is not None:
-            return 1000 * cell.value
-    return None
+    found = (c.value for c in cells("tab:inference_time") if c.method == canonical(method))
+    return next((1000 * value for value in found if value is not None), None)
 
 
 def cells(table: str | None = None) -> tuple[Cell, ...]:
@@ -74,13 +67,14 @@ def cells(table: str | None = None) -> tuple[Cell, ...]:
     return tuple(cell for cell in _load()[0] if table is None or cell.table == table)
 
 
-def title(table: str) -> str:
-    return _load()[1][table]
+def _in_setting(dataset: str, start: str, tasks: int) -> list[Cell]:
+    where = (canonical_dataset(dataset), start, tasks)
+    return [c for c in cells() if (c.dataset, c.start, c.tasks) == where]
 
 
 def label(method: str) -> str:
     """The method as the paper spells it; a name the paper does not have stays as it is."""
-    return _load()[2].get(canonical(method), method)
+    return _load()[1].get(canonical(method), method)
 
 
 def dataset_label(dataset: str) -> str:
@@ -110,6 +104,7 @@ _ALIASES = {
 
 
 @functools.cache
-def _load() -> tuple[tuple[Cell, ...], dict[str, str], dict[str, str]]:
+def _load() -> tuple[tuple[Cell, ...], dict[str, str]]:
+    """Every cell, and the methods as the paper spells them."""
     raw = json.loads(resources.files(__package__).joinpath("paper_tables.json").read_text(encoding="utf-8"))
-    return tuple(Cell(**cell) for cell in raw["cells"]), raw["tables"], raw["methods"]
+    return tuple(Cell(**cell) for cell in raw["cells"]), raw["methods"]

@@ -4,19 +4,24 @@
     {"kind": "bars", "y", "digits", "groups": [text], "series": [SERIES]}
     {"kind": "rows", "x", "series": [SERIES with one value]}
     {"kind": "histograms", "x", "series": [SERIES without spread]}
+    {"kind": "grids", "x", "y", "colors", "top", "panels": [{"title", "rows": [[number | None]]}]}
 
 SERIES: {"method", "label", "y": [number | None], "std": [...], "x": [...], "variant": 0, "paper": False}. The method
 gives the colour; variants of one method differ in dash and marker.
 """
 
 import itertools
+import logging
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from rose_jax.report import style
@@ -52,15 +57,30 @@ def stage_lines(*lines: Data) -> dict[str, Any]:
     return {"kind": "lines", "x": "tasks learned", "y": "accuracy, %", "panels": [{"series": list(lines)}]}
 
 
+def log_lines(x: str, lines: Sequence[Data]) -> dict[str, Any]:
+    """The data of a figure with one panel, which shows last accuracies against something that grows by factors."""
+    return {"kind": "lines", "x": x, "y": "last accuracy, %", "log_x": True, "panels": [{"series": lines}]}
+
+
+def png(data: Data, title: str, theme: str) -> bytes | None:
+    """The figure under a theme, "light" or "dark", as PNG; None if there is nothing to draw."""
+    with matplotlib.rc_context(style.theme(theme)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a name in a script the font lacks
+        figure = draw(data, title)
+        return None if figure is None else style.png(figure)
+
+
 def draw(data: Data, title: str) -> Figure | None:
-    """The figure that `data` describes. The data comes from a file and may be anything: None if it cannot be drawn."""
+    """The figure that `data` describes; None if there is nothing to draw, or, since data from a file may be anything,
+    if it cannot be drawn: a report without one figure is better than none."""
     try:
         return _KINDS[data["kind"]](data, title)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        logging.getLogger(__name__).warning("no figure %r: %r", title, error)
         return None
 
 
-def lines(data: Data, title: str) -> Figure | None:
+def _lines(data: Data, title: str) -> Figure | None:
     """Panels one below the other, each with its lines and, over several draws, a band of one deviation."""
     panels = [p for p in data["panels"] if any(np.isfinite(_column(one["y"])).any() for one in p["series"])]
     if not panels:
@@ -74,121 +94,28 @@ def lines(data: Data, title: str) -> Figure | None:
     return figure
 
 
-def bars(data: Data, title: str) -> Figure | None:
-    """Groups of vertical bars, in each group one bar per series with its value above."""
-    series, groups = data["series"], [one_line(g) for g in data["groups"]]
-    if not series or not groups:
-        return None
-    figure = Figure(figsize=(6.6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.margins(y=0.12)
-    width, digits = 0.84 / len(series), int(data.get("digits", 1))
-    for position, one in enumerate(series):
-        values, std = _column(one["y"]), _column(one.get("std") or [None] * len(groups))
-        x = np.arange(len(groups)) + (position - (len(series) - 1) / 2) * width
-        axes.bar(x, values, 0.92 * width, label=_label(one), **_fill(one))
-        ink = axes.xaxis.label.get_color()
-        for at, value, reach in zip(x, values, np.nan_to_num(std), strict=True):
-            if np.isfinite(value):
-                axes.errorbar(at, value, reach or None, fmt="none", ecolor=ink, elinewidth=1.2)
-                up = value >= 0
-                text = axes.annotate(
-                    f"{value:.{digits}f}",
-                    (at, value + reach if up else value - reach),
-                    xytext=(0, 3 if up else -3),
-                    textcoords="offset points",
-                )
-                text.set(ha="center", va="bottom" if up else "top", fontsize=9)
-    axes.axhline(0, color=axes.spines["bottom"].get_edgecolor(), linewidth=0.8)
-    axes.set_xticks(range(len(groups)), groups)
-    axes.tick_params(axis="x", length=0)
-    axes.grid(False, axis="x")
-    axes.set(ylabel=one_line(data["y"]))
-    axes.set_title(title)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
-
-
-def rows(data: Data, title: str) -> Figure | None:
-    """A horizontal bar per series, the first on top."""
-    series = [one for one in data["series"] if finite(one["y"][0]) is not None]
-    if not series:
-        return None
-    values = np.array([one["y"][0] for one in series], float)
-    reaches = np.nan_to_num([_column(one.get("std") or [None])[0] for one in series])
-    figure = Figure(figsize=(6.6, 1.2 + 0.34 * len(series)), layout="constrained")
-    axes = figure.subplots()
-    ink = axes.xaxis.label.get_color()
-    for level, (one, value, reach) in enumerate(zip(series, values, reaches, strict=True)):
-        axes.barh(level, value, height=0.68, **_fill(one))
-        axes.errorbar(value, level, xerr=reach or None, fmt="none", ecolor=ink, elinewidth=1.2)
-        text = axes.annotate(f"{value:.3g}", (value + reach, level), xytext=(4, 0), textcoords="offset points")
-        text.set(va="center", fontsize=10)
-    axes.set_yticks(range(len(series)), [_label(one) for one in series])
-    axes.invert_yaxis()
-    axes.set(xlabel=one_line(data["x"]), xlim=(0, (values + reaches).max() * 1.14 or 1))
-    axes.set_title(title)
-    axes.grid(False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    return figure
-
-
-def histograms(data: Data, title: str) -> Figure | None:
-    """One histogram above the other, scaled to the same height, the best mean on top; a line marks the mean."""
-    samples = [(one, _column(one["y"])) for one in data["series"]]
-    samples = [(one, values[np.isfinite(values)]) for one, values in samples]
-    samples = sorted(((one, v) for one, v in samples if v.size), key=lambda row: row[1].mean())
-    if not samples:
-        return None
-    lowest = min(values.min() for _, values in samples)
-    edges = np.linspace(max(-1.0, math.floor(lowest * 20) / 20), 1.0, 51)
-    counts = [np.histogram(np.clip(values, edges[0], 1.0), edges)[0] for _, values in samples]
-    height = 1.2 + max(0.42, 0.9 - 0.1 * len(samples)) * len(samples)
-    figure = Figure(figsize=(6.6, height), layout="constrained")
-    axes = figure.subplots()
-    for level, ((one, values), count) in enumerate(zip(samples, counts, strict=True)):
-        color = style.look(one["method"]).color
-        axes.stairs(level + 0.92 * count / count.max(), edges, baseline=level, fill=True, color=color)
-        axes.plot([values.mean()] * 2, [level, level + 0.92], color=axes.xaxis.label.get_color(), linewidth=1.2)
-    names = [f"{_label(one)}  {values.mean():.3f}" for one, values in samples]
-    axes.set_yticks(np.arange(len(samples)) + 0.3, names)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(False, axis="y")
-    axes.set(xlabel=one_line(data["x"]), xlim=(edges[0], 1.0), ylim=(0, len(samples)))
-    axes.set_title(title)
-    return figure
-
-
 def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
     drawn = []
     for one in series:
-        x, y = _column(one["x"]), _column(one["y"])
-        std = _column(one.get("std") or [None] * len(y))
+        x, (y, reach) = _column(one["x"]), _values(one)
         known = np.isfinite(x) & np.isfinite(y)
         if known.any():
-            drawn.append((one, x[known], y[known], std[known]))
+            drawn.append((one, x[known], y[known], reach[known]))
     drawn.sort(key=lambda row: -row[2][-1])  # the legend lists the lines in the order of their right ends
-    for order, (one, x, y, std) in enumerate(drawn):
+    for order, (one, x, y, reach) in enumerate(drawn):
         look = style.look(one["method"])
         variant = int(one.get("variant", 0)) % len(VARIANTS)
         dash, marker = VARIANTS[variant] or (look.dash, look.marker)
-        ink = axes.xaxis.label.get_color()
-        printed = bool(one.get("paper"))
-        axes.plot(
-            x,
-            y,
-            color=ink if printed else look.color,
-            linestyle=":" if printed else dash,
-            marker="." if printed else marker,
-            linewidth=1.2 if printed else 1.4 if variant else look.width,
-            markerfacecolor=axes.get_facecolor() if variant else None,
-            label=_label(one),
-            # A variant is drawn thinner and above the method's own line, since the two often coincide.
-            zorder=(20 if look.stands_out else 10 - order / 100) + variant / 10,
-        )
-        if np.any(std > 0):
-            band = np.nan_to_num(std)
-            axes.fill_between(x, y - band, y + band, color=look.color, alpha=0.18, linewidth=0)
+        color, width = look.color, 1.4 if variant else look.width
+        if one.get("paper"):
+            color, dash, marker, width = _ink(axes), ":", ".", 1.2
+        hollow = axes.get_facecolor() if variant else None
+        # A variant is drawn thinner and above the method's own line, since the two often coincide.
+        above = (20 if look.stands_out else 10 - order / 100) + variant / 10
+        (line,) = axes.plot(x, y, color=color, linestyle=dash, marker=marker, linewidth=width, zorder=above)
+        line.set(label=_label(one), markerfacecolor=hollow or color)
+        if reach.any():
+            axes.fill_between(x, y - reach, y + reach, color=look.color, alpha=0.18, linewidth=0)
     if log_x:
         axes.set_xscale("log")
         ticks = sorted({float(v) for _, x, _, _ in drawn for v in x})
@@ -203,17 +130,162 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=2.6)
 
 
-def _fill(one: Data) -> dict[str, Any]:
-    """How a bar is filled: variants of a method are hatched, the paper's numbers are only outlined."""
-    look = style.look(one["method"])
+def _bars(data: Data, title: str) -> Figure | None:
+    """Groups of vertical bars, in each group one bar per series with its value above."""
+    series, groups = data["series"], [one_line(g) for g in data["groups"]]
+    if not series or not groups:
+        return None
+    figure, axes = _one_panel(title, 3.6)
+    axes.margins(y=0.12)
+    width, digits = 0.84 / len(series), int(data.get("digits", 1))
+    for position, one in enumerate(series):
+        x = np.arange(len(groups)) + (position - (len(series) - 1) / 2) * width
+        values, reaches = _values(one)
+        axes.bar(x, values, 0.92 * width, label=_label(one), yerr=reaches, **_fill(axes, one))
+        for at, value, reach in zip(x, values, reaches, strict=True):
+            if np.isfinite(value):
+                up, va = (1, "bottom") if value >= 0 else (-1, "top")
+                _number(
+                    axes,
+                    f"{value:.{digits}f}",
+                    at,
+                    value + up * reach,
+                    (0, 3 * up),
+                    va=va,
+                    ha="center",
+                    fontsize=9,
+                )
+    axes.axhline(0, color=axes.spines["bottom"].get_edgecolor(), linewidth=0.8)
+    _names(axes.xaxis, range(len(groups)), groups)
+    axes.set(ylabel=one_line(data["y"]))
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _rows(data: Data, title: str) -> Figure | None:
+    """A horizontal bar per series, the first on top."""
+    series = [one for one in data["series"] if finite(one["y"][0]) is not None]
+    if not series:
+        return None
+    figure, axes = _one_panel(title, 1.2 + 0.34 * len(series))
+    ends = []
+    for level, one in enumerate(series):
+        (value, *_), (reach, *_) = _values(one)
+        axes.barh(level, value, height=0.68, xerr=reach, **_fill(axes, one))
+        _number(axes, f"{value:.3g}", value + reach, level, (4, 0), va="center", fontsize=10)
+        ends.append(value + reach)
+    _names(axes.yaxis, range(len(series)), [_label(one) for one in series])
+    axes.invert_yaxis()
+    axes.set(xlabel=one_line(data["x"]), xlim=(0, max(ends) * 1.14 or 1))
+    return figure
+
+
+def _histograms(data: Data, title: str) -> Figure | None:
+    """One histogram above the other, scaled to the same height, the best mean on top; a line marks the mean."""
+    samples = [(one, _column(one["y"])) for one in data["series"]]
+    samples = [(one, values[np.isfinite(values)]) for one, values in samples]
+    samples = sorted(((one, v) for one, v in samples if v.size), key=lambda row: row[1].mean())
+    if not samples:
+        return None
+    lowest = min(values.min() for _, values in samples)
+    edges = np.linspace(max(-1.0, math.floor(lowest * 20) / 20), 1.0, 51)
+    figure, axes = _one_panel(title, 1.2 + max(0.42, 0.9 - 0.1 * len(samples)) * len(samples))
+    for level, (one, values) in enumerate(samples):
+        count, _ = np.histogram(np.clip(values, edges[0], 1.0), edges)
+        color = style.look(one["method"]).color
+        axes.stairs(level + 0.92 * count / count.max(), edges, baseline=level, fill=True, color=color)
+        axes.plot([values.mean()] * 2, [level, level + 0.92], color=_ink(axes), linewidth=1.2)
+    names = [f"{_label(one)}  {values.mean():.3f}" for one, values in samples]
+    _names(axes.yaxis, np.arange(len(samples)) + 0.3, names)
+    axes.set(xlabel=one_line(data["x"]), xlim=(edges[0], 1.0), ylim=(0, len(samples)))
+    return figure
+
+
+def _grids(data: Data, title: str) -> Figure | None:
+    """Heat maps of task-by-task grids, two side by side, all on one colour scale."""
+    # A ragged row is filled up with NaN.
+    panels = [(p["title"], np.array(list(itertools.zip_longest(*p["rows"])), float).T) for p in data["panels"]]
+    if not panels:
+        return None
+    top = data.get("top") or max(float(np.nanmax(values)) for _, values in panels) or 1.0
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(1.2 + 2.7 * columns, 0.6 + 2.55 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, (name, values) in zip(grid.flat, panels, strict=False):
+        image = _heat_map(axes, values, top)
+        axes.set_title(one_line(name))
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel(one_line(data["y"]))
+    for column in range(columns):
+        grid[(len(panels) - 1 - column) // columns, column].set_xlabel(one_line(data["x"]))
+    figure.colorbar(image, ax=grid, label=one_line(data["colors"]), shrink=0.9 if rows == 1 else 0.5, pad=0.02)
+    figure.suptitle(title, x=0.01, ha="left", fontsize="medium")
+    return figure
+
+
+def _heat_map(axes: Axes, values: np.ndarray, top: float) -> AxesImage:
+    height, width = values.shape
+    extent = (0.5, width + 0.5, height + 0.5, 0.5)  # tasks count from one, as in the curves
+    image = axes.imshow(values, style.SEQUENTIAL, vmin=0, vmax=top, extent=extent, interpolation="nearest")
+    axes.grid(False)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10], min_n_ticks=1))
+    if max(values.shape) > 10:  # too small to read
+        return image
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            bright = np.dot(image.cmap(image.norm(value))[:3], (0.299, 0.587, 0.114)) > 0.5
+            text = axes.text(column + 1, row + 1, f"{value:.0f}", ha="center", va="center")
+            text.set(color="black" if bright else "white", fontsize=9 if max(values.shape) <= 6 else 7.5)
+            text.set_in_layout(False)  # it lies inside the axes, so that the layout need not measure it
+    return image
+
+
+def _one_panel(title: str, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.6, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title)
+    return figure, axes
+
+
+def _names(axis: Any, at: Iterable[float], names: Sequence[str]) -> None:
+    """Names in place of numbers along an axis."""
+    axis.set_ticks(at, names)
+    axis.set_tick_params(length=0)
+    axis.grid(False)
+
+
+def _number(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], **how: Any) -> None:
+    axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", **how)
+
+
+def _fill(axes: Axes, one: Data) -> dict[str, Any]:
+    """How a bar is drawn: variants of a method are hatched, the paper's numbers are only outlined."""
+    color, error = style.look(one["method"]).color, {"ecolor": _ink(axes), "error_kw": {"elinewidth": 1.2}}
     if one.get("paper"):
-        return {"facecolor": "none", "edgecolor": look.color, "linewidth": 1.4, "linestyle": ":"}
+        return {"facecolor": "none", "edgecolor": color, "linewidth": 1.4, "linestyle": ":"} | error
     hatch = (None, "//", "..", "xx")[int(one.get("variant", 0)) % 4]
-    return {"facecolor": look.color, "edgecolor": "#ffffff", "hatch": hatch, "linewidth": 0.0}
+    return {"facecolor": color, "edgecolor": "#ffffff", "hatch": hatch, "linewidth": 0.0} | error
+
+
+def _ink(axes: Axes) -> Any:
+    """The theme's colour of text."""
+    return axes.xaxis.label.get_color()
 
 
 def _label(one: Data) -> str:
-    return style.legend_label(style.short(one_line(one["label"]), 34))
+    """A label with a leading underscore, which matplotlib would leave out of the legend, gets a space before it."""
+    text = style.short(one_line(one["label"]), 34)
+    return f" {text}" if text.startswith("_") else text
+
+
+def _values(one: Data) -> tuple[np.ndarray, np.ndarray]:
+    """The values of a series, NaN where there is none, and their deviations, 0 where there is none."""
+    values = _column(one["y"])
+    return values, np.nan_to_num(_column(one.get("std") or [None] * len(values)))
 
 
 def _column(values: Sequence[Any]) -> np.ndarray:
@@ -221,8 +293,9 @@ def _column(values: Sequence[Any]) -> np.ndarray:
 
 
 _KINDS: dict[str, Callable[[Data, str], Figure | None]] = {
-    "lines": lines,
-    "bars": bars,
-    "rows": rows,
-    "histograms": histograms,
+    "lines": _lines,
+    "bars": _bars,
+    "rows": _rows,
+    "histograms": _histograms,
+    "grids": _grids,
 }

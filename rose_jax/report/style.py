@@ -46,35 +46,13 @@ def look(method: str) -> Look:
 
 def theme(name: str) -> Any:
     """rcParams of the "light" or "dark" theme, for matplotlib.rc_context."""
-    ink, faint, paper_ = _THEMES[name]
-    return {
-        "font.family": "DejaVu Sans",  # ships with matplotlib: the same letters on every machine
-        "font.size": 11,
-        "text.parse_math": False,  # a "$" in a method's name is a "$"
-        "text.color": ink,
-        "axes.labelcolor": ink,
-        "axes.titlecolor": ink,
-        "axes.titlesize": 11,
-        "axes.titlelocation": "left",
-        "axes.edgecolor": faint,
-        "axes.facecolor": paper_,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": faint,
-        "grid.alpha": 0.45,
-        "grid.linewidth": 0.6,
-        "xtick.color": ink,
-        "ytick.color": ink,
-        "xtick.labelsize": 10,
-        "ytick.labelsize": 10,
-        "legend.frameon": False,
-        "legend.fontsize": 10,
-        "lines.markersize": 4.5,
-        "figure.facecolor": paper_,
-        "savefig.facecolor": paper_,
+    ink, faint, background = _THEMES[name]
+    colors = {
+        ink: ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"),
+        faint: ("axes.edgecolor", "grid.color"),
+        background: ("axes.facecolor", "figure.facecolor", "savefig.facecolor"),
     }
+    return _COMMON | {key: color for color, keys in colors.items() for key in keys}
 
 
 def png(figure: Figure) -> bytes:
@@ -102,17 +80,26 @@ def title(group_title: str, what: str) -> str:
     return f"{short(group_title, 48)}: {what}"
 
 
-def legend_label(text: str) -> str:
-    """matplotlib leaves labels with a leading underscore out of the legend."""
-    return f" {text}" if text.startswith("_") else text
-
-
 # Okabe and Ito's palette without black and yellow, which vanish on one of the two backgrounds. The four methods of
 # every run avoid green: to most colour-blind eyes it is the grey of `base`.
 _RED, _BLUE, _GREEN, _ORANGE = "#D55E00", "#0072B2", "#009E73", "#E69F00"
 _SKY, _PINK, _GREY = "#56B4E9", "#CC79A7", "#808080"
 
-_THEMES = {  # ink, faint lines, background; html.py uses the same backgrounds
+_COMMON = {
+    "font.family": "DejaVu Sans",  # ships with matplotlib: the same letters on every machine
+    "font.size": 11,
+    "text.parse_math": False,  # a "$" in a method's name is a "$"
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    "grid.alpha": 0.45,
+    "grid.linewidth": 0.6,
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 10),
+    "lines.markersize": 4.5,
+}
+
+_THEMES = {  # ink, faint lines, background; page.py uses the same backgrounds
     "light": ("#1b1f24", "#b8bec6", "#ffffff"),
     "dark": ("#e3e6ea", "#4a515a", "#14171b"),
 }

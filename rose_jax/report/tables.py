@@ -3,8 +3,9 @@
 import csv
 import io
 import itertools
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rose_jax.report import paper
@@ -13,16 +14,15 @@ from rose_jax.report.runs import Run, one_line
 
 NOT_THE_PAPERS = "* a row of ours: not in the paper"
 
-# (heading, field of Score, decimals)
-_COLUMNS = (
-    ("last", "last", 2),
-    ("average", "average", 2),
-    ("old", "old", 2),
-    ("new", "new", 2),
-    ("forgetting", "forgetting", 2),
-    ("drift cos", "drift_cosine", 3),
-    ("ms/image", "ms_per_image", 3),
-)
+_COLUMNS = {  # heading: field of Score, decimals
+    "last": ("last", 2),
+    "average": ("average", 2),
+    "old": ("old", 2),
+    "new": ("new", 2),
+    "forgetting": ("forgetting", 2),
+    "drift cos": ("drift_cosine", 3),
+    "ms/image": ("ms_per_image", 3),
+}
 
 
 @dataclass(frozen=True)
@@ -39,36 +39,32 @@ def methods(group: Group) -> Table:
 
     For RoSE over several seeds that is the paper's mean ± deviation over three seeds.
     """
-    run = group.runs[0]
-    over_seeds = {"rose": paper.several_seeds(*run.paper_setting)} if len(group.runs) > 1 else {}
-    rows = []
+    setting, rows = group.runs[0].paper_setting, []
+    over_seeds = {"rose": paper.several_seeds(*setting)} if len(group.runs) > 1 else {}
     for name in group.methods:
-        cell = over_seeds.get(paper.canonical(name)) or paper.lookup(*run.paper_setting, name)
-        numbers = [_number(group.over_seeds(name, key), digits) for _, key, digits in _COLUMNS]
-        rows.append((_name(group, name), *numbers, *((_printed(cell), cell.table) if cell else ("", ""))))
-    header = ("method", *(heading for heading, _, _ in _COLUMNS), "paper", "its table")
-    return Table(*_without_empty(header, rows, keep=("method", "last", "average")), notes=_notes(group))
+        cell = over_seeds.get(paper.canonical(name)) or paper.lookup(*setting, name)
+        numbers = [_number(group.over_seeds(name, key), digits) for key, digits in _COLUMNS.values()]
+        rows.append((name + group.star(name), *numbers, *((_printed(cell), cell.table) if cell else ("", ""))))
+    header = ("method", *_COLUMNS, "paper", "its table")
+    return _without_empty(header, rows, ("method", "last", "average"), _notes(group))
 
 
 def beside_paper(group: Group) -> Table | None:
     """The paper's main table for this setting row by row, ours beside it; None if the paper has no such setting."""
     run = group.runs[0]
-    printed = paper.main_table(*run.paper_setting)
-    if not printed:
-        return None
-    ours = {paper.canonical(name): name for name in group.methods}
+    ours = {paper.canonical(name): group.over_seeds(name, "last") for name in group.methods}
     rows = []
-    for method, value in printed:
-        mine = group.over_seeds(ours[method], "last") if method in ours else None
-        gap = f"{mine.mean - value:+.2f}" if mine and value is not None else ""
-        rows.append((paper.label(method), "-" if value is None else f"{value:.2f}", _number(mine, 2), gap))
+    for cell in paper.main_table(*run.paper_setting):
+        mine = ours.get(cell.method)
+        gap = f"{mine.mean - cell.value:+.2f}" if mine and cell.value is not None else ""
+        rows.append((paper.label(cell.method), _printed(cell), _number(mine, 2), gap))
+    if not rows:
+        return None
     notes = [f"Last accuracy in per cent. Paper: {paper.MAIN_TABLES[run.start]}."]
     seeds = paper.several_seeds(*run.paper_setting)
     if seeds:
         notes.append(f"Over three seeds the paper reports RoSE {_printed(seeds)} ({seeds.table}).")
-    if run.reduced:
-        notes.append(reduced_note(run))
-    return Table(("method", "paper", "ours", "ours - paper"), tuple(rows), tuple(notes))
+    return Table(("method", "paper", "ours", "ours - paper"), tuple(rows), (*notes, *_reduced(run)))
 
 
 def stages(group: Group) -> Table | None:
@@ -77,36 +73,33 @@ def stages(group: Group) -> Table | None:
     rows = []
     for name in group.methods:
         steps = itertools.zip_longest(range(count), *(score.per_stage for score in group.scores(name)))
-        rows.append((_name(group, name), *(_number(spread(values), 1) for _, *values in steps)))
+        rows.append((name + group.star(name), *(_number(spread(values), 1) for _, *values in steps)))
     return Table(("after task", *(str(t + 1) for t in range(count))), tuple(rows)) if count else None
 
 
 def cost(group: Group) -> Table | None:
     """Milliseconds per test image and their ratio to base, which does not evolve: ours, and tab:inference_time."""
     times = {name: group.over_seeds(name, "ms_per_image") for name in group.methods}
-    if not any(times.values()):
-        return None
-    base = next((t for name, t in times.items() if t and paper.canonical(name) == "base"), None)
-    paper_base = paper.inference_ms("base")
-    rows = []
+    base = next((t.mean for name, t in times.items() if t and paper.canonical(name) == "base"), None)
+    paper_base, rows = paper.inference_ms("base"), []
     for name, time in times.items():
         printed = paper.inference_ms(name)
-        ratio = f"{time.mean / base.mean:.2f}x" if time and base and base.mean else ""
+        ratio = f"{time.mean / base:.2f}x" if time and base else ""
         paper_ratio = f"{printed / paper_base:.2f}x" if printed and paper_base else ""
         rows.append((name, _number(time, 3), ratio, f"{printed:.1f}" if printed else "", paper_ratio))
     header = ("method", "ms/image", "of base", "paper ms", "paper of base")
-    return Table(*_without_empty(header, rows, keep=("method", "ms/image")))
+    return _without_empty(header, rows, ("method", "ms/image")) if any(times.values()) else None
 
 
 def training(run: Run) -> Table | None:
     """What results.json says of the training: time, images per second, compilations."""
     rows = []
     for objective, values in run.train.items():
-        plain = {one_line(k).replace("_", " "): v for k, v in values.items() if not isinstance(v, dict | list)}
-        shown = [
-            f"{v:,.1f}" if isinstance(v, float) else one_line("-" if v is None else v) for v in plain.values()
-        ]
-        rows += [(f"{objective}: {k}" if objective else k, v) for k, v in zip(plain, shown, strict=True)]
+        for key, value in values.items():
+            if not isinstance(value, dict | list):
+                name = one_line(key).replace("_", " ")
+                shown = f"{value:,.1f}" if isinstance(value, float) else one_line("-" if value is None else value)
+                rows.append((f"{objective}: {name}" if objective else name, shown))
     return Table(("training", ""), tuple(rows)) if rows else None
 
 
@@ -119,7 +112,8 @@ def comparison(groups: Sequence[Group]) -> Table:
         notes.append("Mean ± sample deviation over seeds.")
     if any(identity(a.runs[0]) == identity(b.runs[0]) for a, b in itertools.combinations(groups, 2)):
         notes.append("Several of the runs have the same config and seed: copies of one run have no deviation.")
-    return Table(("method", *(_counted(g) for g in groups)), tuple(rows), tuple(notes))
+    titles = (f"{g.title} (n={len(g.runs)})" if len(g.runs) > 1 else g.title for g in groups)
+    return Table(("method", *titles), tuple(rows), tuple(notes))
 
 
 def config_differences(runs: Sequence[Run]) -> Table | None:
@@ -132,57 +126,50 @@ def config_differences(runs: Sequence[Run]) -> Table | None:
 def text(table: Table) -> str:
     """Aligned columns for the terminal."""
     lines = [table.header, *table.rows]
-    widths = [max(_width(line[c]) for line in lines) for c in range(len(table.header))]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     aligned = []
     for line in lines:
-        pads = [" " * (w - _width(cell)) for cell, w in zip(line, widths, strict=True)]
-        first, *rest = zip(line, pads, strict=True)
-        aligned.append("  ".join([first[0] + first[1], *(pad + cell for cell, pad in rest)]).rstrip())
+        first, *pads = [" " * (w - _width(cell)) for cell, w in zip(line, widths, strict=True)]
+        cells = [pad + cell for pad, cell in zip(pads, line[1:], strict=True)]
+        aligned.append("  ".join([line[0] + first, *cells]).rstrip())
     rule = "-" * max(len(line) for line in aligned)
     return "\n".join([aligned[0], rule, *aligned[1:], *table.notes])
 
 
 def markdown(table: Table) -> str:
     """A GitHub table. Characters of a name that mean something in Markdown are escaped."""
-    lines = [table.header, ["---", *["---:"] * (len(table.header) - 1)], *table.rows]
-    body = [
-        "| " + " | ".join(c if i == 1 else escape_markdown(c) for c in line) + " |" for i, line in enumerate(lines)
-    ]
+    header, *rows = [[escape_markdown(cell) for cell in line] for line in (table.header, *table.rows)]
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    body = [f"| {' | '.join(line)} |" for line in (header, rule, *rows)]
     return "\n".join([*body, *(f"\n{escape_markdown(note)}" for note in table.notes)])
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue()
 
 
 def to_csv(runs: Sequence[Run]) -> str:
     """One line per run and method with unrounded numbers, then the paper's rows that were not run."""
-    keys = [key for _, key, _ in _COLUMNS]
+    keys = [key for key, _ in _COLUMNS.values()]
     setting = ["run", "dataset", "start", "tasks", "label", "seed"]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*setting, "method", "origin", *keys, "paper_last", "paper_table"])
+    rows: list[list[object]] = [[*setting, "method", "origin", *keys, "paper_last", "paper_table"]]
     for run in runs:
         folder = one_line(run.workdir.resolve().name)
         where = [folder, run.dataset, run.start, run.tasks, run.reduced or "full", run.seed]
-        for score in run.scores.values():
-            cell = paper.lookup(*run.paper_setting, score.name)
+        for name, score in run.scores.items():
+            cell = paper.lookup(*run.paper_setting, name)
             printed = [cell.value, cell.table] if cell else ["", ""]
-            writer.writerow([*where, score.name, score.origin, *(getattr(score, key) for key in keys), *printed])
+            rows.append([*where, name, score.origin, *(getattr(score, key) for key in keys), *printed])
         done = {paper.canonical(name) for name in run.scores}
-        for method, value in paper.main_table(*run.paper_setting):
-            if method not in done:
-                empty = [""] * len(keys)
-                writer.writerow([*where, method, "paper", *empty, value, paper.MAIN_TABLES[run.start]])
-    return buffer.getvalue()
+        others = [cell for cell in paper.main_table(*run.paper_setting) if cell.method not in done]
+        rows += [[*where, cell.method, "paper", *[""] * len(keys), cell.value, cell.table] for cell in others]
+    return csv_text(rows)
 
 
-def reduced_note(run: Run) -> str:
-    """A thin or smoke run trains too little for its accuracies to stand beside the paper's."""
-    return f"{one_line(run.reduced).capitalize()} run: compare gaps with the paper, not levels."
-
-
-def _notes(group: Group) -> tuple[str, ...]:
-    run = group.runs[0]
-    notes = []
-    if any(map(group.is_ours, group.methods)):
-        notes.append(NOT_THE_PAPERS)
+def _notes(group: Group) -> list[str]:
+    notes = [NOT_THE_PAPERS] if any(map(group.star, group.methods)) else []
     if len(group.runs) > 1:
         seeds = ", ".join(one_line(r.seed) for r in group.runs)
         notes.append(f"Mean ± sample deviation over {len(group.runs)} runs (seeds {seeds}).")
@@ -195,17 +182,13 @@ def _notes(group: Group) -> tuple[str, ...]:
         gap = spread(rose - projector for rose, projector in pairs if rose is not None and projector is not None)
         if gap:
             notes.append(f"RoSE minus projector within a run: {gap.text(sign='+')}.")
-    if run.reduced:
-        notes.append(reduced_note(run))
-    return tuple(notes)
+    return [*notes, *_reduced(group.runs[0])]
 
 
-def _name(group: Group, method: str) -> str:
-    return f"{method} *" if group.is_ours(method) else method
-
-
-def _counted(group: Group) -> str:
-    return f"{group.title} (n={len(group.runs)})" if len(group.runs) > 1 else group.title
+def _reduced(run: Run) -> list[str]:
+    """A thin or smoke run trains too little for its accuracies to stand beside the paper's."""
+    label = one_line(run.reduced).capitalize()
+    return [f"{label} run: compare gaps with the paper, not levels."] if run.reduced else []
 
 
 def _number(value: Spread | None, digits: int) -> str:
@@ -217,14 +200,15 @@ def _printed(cell: paper.Cell) -> str:
 
 
 def _without_empty(
-    header: Sequence[str], rows: Sequence[Sequence[str]], keep: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The table without the columns that are empty in every row, unless they are in `keep`.
+    header: Sequence[str], rows: Sequence[Sequence[str]], keep: Sequence[str], notes: Sequence[str] = ()
+) -> Table:
+    """A table without the columns that are empty in every row, unless they are in `keep`.
 
     The paper has no number for the digits, for example, and after a single task no class is old.
     """
     kept = [c for c, name in enumerate(header) if name in keep or any(row[c] for row in rows)]
-    return tuple(header[c] for c in kept), tuple(tuple(row[c] or "-" for c in kept) for row in rows)
+    cells = tuple(tuple(row[c] or "-" for c in kept) for row in rows)
+    return Table(tuple(header[c] for c in kept), cells, tuple(notes))
 
 
 def _width(cell: str) -> int:
@@ -233,6 +217,4 @@ def _width(cell: str) -> int:
 
 
 def escape_markdown(cell: str) -> str:
-    for character in "\\|*_`[]":
-        cell = cell.replace(character, "\\" + character)
-    return cell.replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\|*_`\[\]])", r"\\\1", cell).replace("<", "&lt;").replace(">", "&gt;")

@@ -1,5 +1,6 @@
 """What a task's training and a scored row may see of stage t: D_t, the snapshots, the unlabelled stream."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -28,6 +29,7 @@ class Stage:
         self.notes: dict[str, float] = {}
         self._train: dict[int, np.ndarray] = {}
         self._test: dict[tuple[int, int], tuple[np.ndarray, float]] = {}
+        self.passes: Counter[int] = Counter()  # test images that f_k has seen, by k
 
     def pause(self) -> None:
         self._pause()
@@ -74,6 +76,7 @@ class Stage:
                 found = some, seconds * len(some) / max(len(features), 1)
             else:
                 variables = self.snapshots[k].variables
+                self.passes[k] += len(self._stream[::every])
                 found = self._features.encode(variables, "test", self._stream[::every], self.pause)
             self._test[k, every] = found
         return self._test[k, every]

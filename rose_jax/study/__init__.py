@@ -1,21 +1,10 @@
-"""The paper's studies, one file each, on a trained run: `python -m rose_jax.study NAME[,NAME...|all] --workdir RUN`."""
+"""The paper's studies on a trained run: `python -m rose_jax.study NAME[,NAME...|all] --workdir RUN`."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rose_jax.study import (
-    budget,
-    distinct,
-    drift,
-    eliminate,
-    inference_time,
-    metric,
-    oracle,
-    samples,
-    sweep,
-    unbalanced,
-)
-from rose_jax.study.subject import Finding, Subject, Unsupported
+from rose_jax.study import cost, distinct, drift, eliminate, metric, oracle, samples, sweep, unbalanced
+from rose_jax.study.subject import Finding, Subject
 
 
 class Study(NamedTuple):
@@ -30,14 +19,14 @@ STUDIES: dict[str, Study] = {
     "unbalanced": Study("balanced and unbalanced streams", "tab:unbalanced", unbalanced.run),
     "drift": Study("estimated and true drift", "fig:driftcifar", drift.run),
     "capacity": Study("queue capacity", "tab:queue_capacity", sweep.capacity),
-    "time": Study("inference time", "tab:inference_time", inference_time.run),
+    "time": Study("inference time", "tab:inference_time", cost.inference_time),
     "oracle": Study("offline gradient descent", "tab:oracle", oracle.run),
     "eliminate": Study("leakage eliminated", "tab:eliminate", eliminate.run),
     "distinct": Study("same or distinct test data", "tab:eliminate2", distinct.run),
     "alpha": Study("noise of the pseudo-features", "supplement, implementation details", sweep.alpha),
     "granularity": Study("images per update", "", sweep.granularity),
-    "budget": Study("evolving on every k-th image", "", budget.run),
+    "budget": Study("evolving on every k-th image", "", cost.budget),
     "metric": Study("the evolved metric and its alternatives", "", metric.run, long=True),
 }
 
-__all__ = ["STUDIES", "Finding", "Study", "Subject", "Unsupported"]
+__all__ = ["STUDIES", "Finding", "Study", "Subject"]

@@ -14,6 +14,7 @@ from rose_jax.run.identity import digest_of, tree_digest
 from rose_jax.run.stage import Stage
 from rose_jax.run.trajectory import Trajectory
 from rose_jax.runtime.files import read_arrays, write_arrays
+from rose_jax.types import PyTree, Snapshot
 
 
 class Features(NamedTuple):
@@ -25,9 +26,8 @@ class Bank:
     """A file is named by split, encoder and a digest of all that its content depends on."""
 
     def __init__(self, trajectory: Trajectory, folder: Path):
-        self.name, self.folder = trajectory.name, folder
-        self.trajectory, self.images = trajectory, trajectory.images
-        self.snapshots = LightSnapshots(trajectory)
+        self.trajectory, self.images, self.folder = trajectory, trajectory.images, folder
+        self.snapshots: list[Any] = [LightSnapshot(trajectory, task) for task in range(len(trajectory))]
         scenario, labels = self.images.scenario, self.images.labels["test"]
         self._test_rows = np.sort(scenario.stream_indices(labels, scenario.num_tasks - 1, 0))
         self._place = np.full(len(labels), -1)  # [N] where an image's features stand
@@ -49,8 +49,8 @@ class Bank:
         return BankStage(self, stage, stream)
 
     def path(self, k: int, part: str, split: str, rows: np.ndarray) -> Path:
-        digest = digest_of([self.snapshots[k].digest(), self._image_digest(part, split, rows)])
-        return self.folder / f"{self.name}_k{k:02d}_{part}_{digest}.npz"
+        digest = digest_of([self.snapshots[k].digest, self._image_digest(part, split, rows)])
+        return self.folder / f"{self.trajectory.name}_k{k:02d}_{part}_{digest}.npz"
 
     def _get(self, k: int, part: str, split: str, rows: np.ndarray) -> Features:
         if (k, part) not in self._loaded:
@@ -59,7 +59,7 @@ class Bank:
             if arrays is None:
                 features, seconds = self.trajectory.features.encode(self.snapshots[k].variables, split, rows)
                 arrays = {"features": features, "seconds": np.array(seconds)}
-                for stale in path.parent.glob(f"{self.name}_k{k:02d}_{part}_*.npz"):
+                for stale in path.parent.glob(path.name.rsplit("_", 1)[0] + "_*.npz"):
                     stale.unlink(missing_ok=True)
                 write_arrays(path, arrays)
             self._loaded[k, part] = Features(arrays["features"], float(arrays["seconds"]))
@@ -70,11 +70,10 @@ class Bank:
         if part not in self._image_digests:
             images, config = self.images.splits[split], self.trajectory.parts.config
             how = json.dumps([asdict(config.model), config.data.normalisation, self.images.dataset.image_size])
-            encoded: Iterable[Any]
             if isinstance(images, ArraySplit):
-                encoded = [np.ascontiguousarray(images.images[rows]).data]
+                encoded: Iterable[Any] = [np.ascontiguousarray(images.images[rows]).data]
             else:
-                encoded = (images.encoded(int(row)) for row in rows)
+                encoded = map(images.encoded, rows.tolist())
             self._image_digests[part] = digest_of(itertools.chain([how, rows.astype("<i8").data], encoded))
         return self._image_digests[part]
 
@@ -96,42 +95,20 @@ class BankStage(Stage):
         return self._test[k, every]
 
 
-class LightSnapshots(Sequence[Any]):
-    """A trajectory's snapshots without their encoders, which are read again when somebody asks for one.
-
-    A study passes over all stages many times; whole snapshots of all tasks need not fit into memory.
-    """
-
-    def __init__(self, trajectory: Trajectory):
-        self._trajectory = trajectory
-        self._kept: dict[int, LightSnapshot] = {}
-
-    def __len__(self) -> int:
-        return len(self._trajectory)
-
-    def __getitem__(self, task: Any) -> Any:
-        if task not in self._kept:
-            self._kept[task] = LightSnapshot(self._trajectory, task)
-        return self._kept[task]
-
-
 class LightSnapshot:
-    """Has the attributes of types.Snapshot; `variables` and `extra` come from the trajectory."""
+    """Has the attributes of types.Snapshot. The encoder is read again whenever somebody asks for it: a study passes over
+    all stages many times, and whole snapshots of all tasks need not fit into memory."""
 
-    def __init__(self, trajectory: Trajectory, task: int):
+    def __init__(self, trajectory: Sequence[Snapshot], task: int):
         self._trajectory, self._task = trajectory, task
         snapshot = trajectory[task]
         self.head, self.projector, self.memory = snapshot.head, snapshot.projector, snapshot.memory
-        self._digest = tree_digest(snapshot.variables)
+        self.digest = tree_digest(snapshot.variables)
 
     @property
-    def variables(self) -> Any:
+    def variables(self) -> PyTree:
         return self._trajectory[self._task].variables
 
     @property
-    def extra(self) -> Any:
+    def extra(self) -> PyTree:
         return self._trajectory[self._task].extra
-
-    def digest(self) -> str:
-        """Of the encoder's variables."""
-        return self._digest

@@ -21,8 +21,8 @@ from rose_jax.run import accuracy as metrics
 from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.run.stage import Stage
 from rose_jax.study.bank import Bank
+from rose_jax.study.tell import average
 from rose_jax.testtime import ADAPTATIONS
-from rose_jax.types import Parts
 
 MOST_BATCHES_PER_CALL = 2  # short streams must not pay for a long padded call
 
@@ -30,8 +30,7 @@ MOST_BATCHES_PER_CALL = 2  # short streams must not pay for a long padded call
 NOT_COMPILED = ("alpha", "gd_init", "evolve_every")
 
 Keep = np.ndarray | Sequence[np.ndarray] | None  # bool [N], of every stage alike or of each its own
-
-
+View = Callable[[int, np.ndarray], Stage]  # of a stage and its stream
 Arm = tuple[str, dict[str, Any]]  # a method, and what it changes in config.evolution
 
 
@@ -47,57 +46,45 @@ class Pass(NamedTuple):
 
 
 class Bench:
-    def __init__(
-        self, run: OpenRun, objective: str = "base", tick: Callable[[float], None] = lambda seconds: None
-    ):
+    def __init__(self, run: OpenRun, objective: str, tick: Callable[[float], None]):
+        """tick: called after each stage of a pass with the seconds that it took."""
         self.trajectory = run.trajectory(objective)
         self.bank = Bank(self.trajectory, run.work.path / "studies" / "features")
         self.images, self.objective, self.tick = self.trajectory.images, objective, tick
         self.config = copy.deepcopy(self.trajectory.parts.config)
         self.config.test.batches_per_call = min(MOST_BATCHES_PER_CALL, self.config.test.batches_per_call)
         self.scenario, self.labels = self.images.scenario, self.images.labels["test"]
-        self.own_streams = [self.images.stream(stage) for stage in range(self.scenario.num_tasks)]
+        self.stages, self.dim = self.scenario.num_tasks, self.trajectory.parts.encoder.feature_dim
+        self.own_streams = [self.images.stream(stage) for stage in range(self.stages)]
         self._scorers: dict[Any, Scorer] = {}
         self._programs: dict[Any, Scorer] = {}
         self._passes: dict[Any, Pass] = {}
 
-    @property
-    def stages(self) -> int:
-        return self.scenario.num_tasks
-
-    @property
-    def dim(self) -> int:
-        return self.trajectory.parts.encoder.feature_dim
-
     def images_per_class(self) -> np.ndarray:
         """[C] test images of each class in the last stage's stream."""
         return np.bincount(self.labels[self.own_streams[-1]], minlength=self.scenario.num_classes)
-
-    def row(self, method: str | Row) -> Row:
-        row = METHODS[method] if isinstance(method, str) else method
-        return row._replace(objective=self.objective)
 
     def scorer(self, method: str | Row = "rose", **options: Any) -> Scorer:
         """A row with some options of config.evolution changed; the same one for the same question."""
         config = copy.deepcopy(self.config)
         for name, value in options.items():
             setattr(config.evolution, name, value)
-        row, values = self.row(method), dataclasses.asdict(config.evolution)
+        row = METHODS[method] if isinstance(method, str) else method
+        values = dataclasses.asdict(config.evolution)
         key = (row, *values.items())
         if key not in self._scorers:
             program = (row, *((name, value) for name, value in values.items() if name not in NOT_COMPILED))
             if program not in self._programs:
                 self._programs[program] = self.new_scorer(str(method), row, config)
             scorer = self._scorers[key] = copy.copy(self._programs[program])  # shares what is compiled
-            scorer.parts = self.parts(config)
+            scorer.parts = scorer.parts._replace(config=config)
             scorer.moving = ADAPTATIONS[row.test_time].make(scorer.parts)
         return self._scorers[key]
 
     def new_scorer(self, name: str, row: Row, config: Config, folder: Path | None = None) -> Scorer:
-        return Scorer(name, row, self.parts(config), self.images.layout, folder)
-
-    def parts(self, config: Config) -> Parts:
-        return self.trajectory.parts._replace(config=config)
+        """A scorer of a row on this bench's trajectory, whatever objective the row itself names."""
+        parts = self.trajectory.parts._replace(config=config)
+        return Scorer(name, row._replace(objective=self.objective), parts, self.images.layout, folder)
 
     def streams(self, keep: Keep = None, draw: int = 0) -> list[np.ndarray]:
         """The run's own streams, less the images that `keep` leaves out. Draws from 1 on are shuffled anew."""
@@ -121,14 +108,8 @@ class Bench:
             self.tick_all()
         return self._passes[key]
 
-    def go(
-        self,
-        scorer: Scorer,
-        streams: list[np.ndarray],
-        draw: int = 0,
-        view: Callable[[int, np.ndarray], Stage] | None = None,
-    ) -> Pass:
-        """A scorer over given streams; `view` (stage, stream) instead of the bank's."""
+    def go(self, scorer: Scorer, streams: list[np.ndarray], draw: int = 0, view: View | None = None) -> Pass:
+        """A scorer over given streams; `view` instead of the bank's."""
         self.seed(scorer, draw)
         scorer.restart()
         outcomes = []
@@ -139,7 +120,7 @@ class Bench:
         return Pass(streams, outcomes)
 
     def seed(self, scorer: Scorer, draw: int) -> None:
-        scorer.seed = int(generator("study", self.config.seed, draw).integers(2**31)) if draw else self.config.seed
+        scorer.seed = int(self.generator(draw).integers(2**31)) if draw else self.config.seed
 
     def generator(self, *address: int) -> np.random.Generator:
         return generator("study", self.config.seed, *address)
@@ -149,24 +130,13 @@ class Bench:
         for _ in range(self.stages):
             self.tick(0.0)
 
-    # What came out.
+    # What came out, in per cent.
 
     def class_accuracy(self, stream: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """[C] per cent, NaN for a class without images."""
+        """[C], NaN for a class without images."""
         return metrics.class_accuracy(self.labels[stream], predictions, self.scenario.num_classes)
 
     def per_stage(self, done: Pass) -> list[float]:
-        """Accuracy on the streamed images after each stage, per cent, averaged over classes."""
-        return [
-            mean(self.class_accuracy(stream, outcome.predictions))
-            for stream, outcome in zip(done.streams, done.outcomes, strict=True)
-        ]
-
-    def last(self, done: Pass) -> float:
-        return mean(self.class_accuracy(done.streams[-1], done.last.predictions))
-
-
-def mean(values: np.ndarray) -> float:
-    """Over the classes that have images."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else float("nan")
+        """Accuracy on the streamed images after each stage, averaged over classes."""
+        pairs = zip(done.streams, done.outcomes, strict=True)
+        return [average(self.class_accuracy(stream, outcome.predictions)) for stream, outcome in pairs]

@@ -6,6 +6,7 @@ The true means come from the old classes' training images under both encoders, w
 
 import numpy as np
 
+from rose_jax.errors import UserError
 from rose_jax.methods import METHODS, Row
 from rose_jax.report.tables import Table
 from rose_jax.run import accuracy as metrics
@@ -13,7 +14,7 @@ from rose_jax.run import results as results_lib
 from rose_jax.run.scoring import Outcome
 from rose_jax.study import tell
 from rose_jax.study.bench import Bench
-from rose_jax.study.subject import Finding, Subject, Unsupported
+from rose_jax.study.subject import Finding, Subject
 
 # These need only features of the test images, so that every trajectory gets a whole pass of each.
 CHEAP = ("projector", "gd", "gd_queue", "gd_oracle", "rose")
@@ -23,20 +24,20 @@ DEAR = ("sdc", "adc", "ldc")
 
 
 def run(subject: Subject) -> Finding:
-    cosines = {
-        name: list(score.drift_cosines) for name, score in subject.run.scores.items() if score.drift_cosines
-    }
+    cosines = {name: list(s.drift_cosines) for name, s in subject.run.scores.items() if s.drift_cosines}
     benches = [subject.bench(objective) for objective in subject.objectives()]
     if not cosines and not benches:
-        raise Unsupported("neither results.json nor checkpoints/ say anything about drift")
+        raise UserError("neither results.json nor checkpoints/ say anything about drift")
     plan = [(bench, DEAR if subject.thorough or bench is benches[0] else DEAR[:1]) for bench in benches]
     if benches:
         subject.expect(sum(len(CHEAP) + len(dear) for _, dear in plan))
     alone = []
     for bench, dear in plan:
-        truth = results_lib.true_means(bench.trajectory, subject.opened().work)
+        truth = results_lib.true_means(bench.trajectory, subject.opened.work)
         for method in (*CHEAP, *dear):
-            name = _name(bench.objective, method)
+            # The row's name in methods.py, or objective+method if it has none there.
+            known = METHODS[method].objective == bench.objective
+            name = method if known else f"{bench.objective}+{method}"
             if name in cosines or (method in DEAR and method in cosines):
                 bench.tick_all()
             elif method in CHEAP:
@@ -45,10 +46,9 @@ def run(subject: Subject) -> Finding:
                 cosines[name] = _cosines(bench, last_stage_alone(bench, method, subject), truth)
                 alone.append(name)
     cosines = dict(sorted(cosines.items(), key=lambda item: -tell.average(item[1])))
-    rows = tuple(
-        (name, f"{tell.average(c):.3f}", *(f"{q:.3f}" for q in np.nanquantile(c, (0.05, 0.5, 0.95))))
-        for name, c in cosines.items()
-    )
+    means = {name: f"{tell.average(c):.3f}" for name, c in cosines.items()}
+    quantiles = {name: np.nanquantile(c, (0.05, 0.5, 0.95)) for name, c in cosines.items()}
+    rows = tuple((name, mean, *(f"{q:.3f}" for q in quantiles[name])) for name, mean in means.items())
     notes = [
         "The paper's figure for CIFAR-100, read by its text: RoSE above 0.95, ADC and LDC around 0.7, SDC 0.35."
     ]
@@ -59,11 +59,7 @@ def run(subject: Subject) -> Finding:
         notes.append(f"{', '.join(alone)}: run on the last stage alone, from the projector's prototypes.")
     bars = [{"method": name.split("+")[-1], "label": name, "y": c} for name, c in cosines.items()]
     figure = {"kind": "histograms", "x": "cosine of estimated and true drift (line: mean)", "series": bars}
-    says = (
-        "Mean cosine with the true drift: "
-        + ", ".join(f"{n} {tell.average(c):.3f}" for n, c in cosines.items())
-        + "."
-    )
+    says = f"Mean cosine with the true drift: {', '.join(' '.join(item) for item in means.items())}."
     table = Table(("method", "mean", "5 %", "median", "95 %"), rows, tuple(notes))
     return Finding(says, table, figure, cosines, {"last_stage_alone": alone})
 
@@ -76,11 +72,6 @@ def last_stage_alone(bench: Bench, method: str, subject: Subject) -> Outcome:
     last = bench.stages - 1
     scorer.restart(after=bench.follow("projector").outcomes[last - 1])
     return scorer.score(bench.bank.view(last, bench.own_streams[last]), bench.trajectory.digest(last))
-
-
-def _name(objective: str, method: str) -> str:
-    """The row's name in methods.py, or objective+method if it has none there."""
-    return method if METHODS[method].objective == objective else f"{objective}+{method}"
 
 
 def _cosines(bench: Bench, outcome: Outcome, truth: tuple[np.ndarray, np.ndarray]) -> list[float]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rose_jax import evolution
+from rose_jax.methods import METHODS
 from rose_jax.report.tables import Table
 from rose_jax.study import tell
 from rose_jax.study.bank import BankStage
@@ -24,25 +25,21 @@ def run(subject: Subject) -> Finding:
     bench = subject.bench()
     subject.expect(2)
     stages = {"original": bench.per_stage(bench.follow("rose")), "eliminate": bench.per_stage(follow(bench))}
-    labels = {"original": "RoSE (original)", "eliminate": "RoSE (eliminate)"}
-    rows = tuple(tell.row(labels[arm], stages[arm], subject.paper("tab:eliminate", arm)) for arm in labels)
-    gap = stages["eliminate"][-1] - stages["original"][-1]
+    rows = [tell.row(f"RoSE ({arm})", found, subject.paper("tab:eliminate", arm)) for arm, found in stages.items()]
+    original, without = (found[-1] for found in stages.values())
     says = (
-        f"Throwing the moved prototypes away after each stage ends {tell.points(gap)} the original "
-        f"({stages['eliminate'][-1]:.2f} against {stages['original'][-1]:.2f})."
+        f"Throwing the moved prototypes away after each stage ends {tell.points(without - original)} the original "
+        f"({without:.2f} against {original:.2f})."
     )
     notes = (f"At the last stage {bench.stages - 1} old encoders each have a projector of their own.",)
-    figure = tell.stage_lines(
-        *(tell.by_stage("rose", arm, [stages[arm]], variant=variant) for variant, arm in enumerate(labels))
-    )
-    return Finding(
-        says, Table(("", "last", "average", "paper last"), rows, notes), figure, {"per_stage": stages}, {}
-    )
+    lines = [tell.by_stage("rose", arm, [found], variant=v) for v, (arm, found) in enumerate(stages.items())]
+    table = Table(("", "last", "average", "paper last"), tuple(rows), notes)
+    return Finding(says, table, tell.stage_lines(*lines), {"per_stage": stages})
 
 
 def follow(bench: Bench) -> Pass:
     """A pass of this variant of RoSE over the run's own streams."""
-    scorer = bench.new_scorer("eliminate", bench.row("rose"), bench.config)
+    scorer = bench.new_scorer("eliminate", METHODS["rose"], bench.config)
     scorer.moving = eliminating(make_evolver(bench.config.evolution), bench.stages - 1)
     scorer.compensation = scorer.compensation._replace(start=starts)
     view = lambda stage, stream: AllOldEncoders(bench.bank, stage, stream)  # noqa: E731

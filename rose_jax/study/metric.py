@@ -7,7 +7,7 @@ from rose_jax.config import validate
 from rose_jax.methods import WHITENED, resolve
 from rose_jax.report.tables import NOT_THE_PAPERS, Table
 from rose_jax.study import tell
-from rose_jax.study.bench import Bench
+from rose_jax.study.bench import Arm, Bench
 from rose_jax.study.subject import Finding, Subject
 
 ROWS = ("base", "projector", "gd", "rose")  # each as in the paper, and whitened
@@ -19,59 +19,45 @@ ALTERNATIVES: dict[str, dict[str, Any]] = {  # what of config.metric is changed 
     "Gaussians (LDA)": {"kind": "lda"},
     "per class 0.1, refresh 512": {"per_class_weight": 0.1, "refresh": 512},
     "per class 0.3, refresh 512": {"per_class_weight": 0.3, "refresh": 512},
-    "refresh 0": {"refresh": 0},
-    "refresh 32": {"refresh": 32},
-    "refresh 128": {"refresh": 128},
-    "refresh 512": {"refresh": 512},
-    "ridge 0.001": {"ridge": 0.001},
-    "ridge 0.003": {"ridge": 0.003},
-    "ridge 0.01": {"ridge": 0.01},
-    "ridge 0.03": {"ridge": 0.03},
-    "ridge 0.1": {"ridge": 0.1},
-    "ridge 0.3": {"ridge": 0.3},
+    **{f"refresh {refresh}": {"refresh": refresh} for refresh in (0, 32, 128, 512)},
+    **{f"ridge {ridge:g}": {"ridge": ridge} for ridge in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)},
     "Ledoit-Wolf shrinkage": {"shrinkage": "ledoit_wolf"},
 }
+DRAWN_ROWS = ("projector", "rose")  # rows that the figure shows, as in the paper and whitened
 DRAWN = ("newest task only", "no error of the map")  # alternatives that the figure shows
 
 
 def run(subject: Subject) -> Finding:
     bench, draws = subject.bench(), subject.draws or 1
-    arms: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in ROWS}
+    arms: dict[str, Arm] = {name: (name, {}) for name in ROWS}
     arms |= {name + WHITENED: (name + WHITENED, {}) for name in ROWS}
     arms |= {f"rose: {label}": ("rose" + WHITENED, options) for label, options in ALTERNATIVES.items()}
     subject.expect(draws * len(arms))
     stages = {label: _stages(bench, *arm, draws) for label, arm in arms.items()}
     rose, ours = stages["rose"], stages["rose" + WHITENED]
     usual = bench.config.metric
-    table = Table(
-        ("row", "last", "average", "least gain on rose at a stage", "at stage"),
-        tuple((label if label in ROWS else f"{label} *", *_cells(found, rose)) for label, found in stages.items()),
-        (
-            NOT_THE_PAPERS,
-            "Accuracy in per cent, averaged over classes; `average` is over the stages.",
-            f"Unless a row says otherwise: source {usual.source}, error {usual.error}, {usual.kind}, ridge "
-            f"{usual.ridge:g}, refresh {usual.refresh}.",
-            *((f"Mean ± sample deviation over {draws} orders of the stream.",) if draws > 1 else ()),
-        ),
-    )
-    lines = [tell.by_stage(name, name, stages[name]) for name in ROWS if name in ("projector", "rose")]
-    lines += [
-        tell.by_stage(name, f"{name} whitened *", stages[name + WHITENED], variant=1)
-        for name in ("projector", "rose")
+    header = ("row", "last", "average", "least gain on rose at a stage", "at stage")
+    rows = [(label if label in ROWS else f"{label} *", *_cells(found, rose)) for label, found in stages.items()]
+    notes = [
+        NOT_THE_PAPERS,
+        "Accuracy in per cent, averaged over classes; `average` is over the stages.",
+        f"Unless a row says otherwise: source {usual.source}, error {usual.error}, {usual.kind}, ridge "
+        f"{usual.ridge:g}, refresh {usual.refresh}.",
     ]
-    lines += [
-        tell.by_stage("rose", f"{label} *", stages[f"rose: {label}"], variant=variant)
-        for variant, label in enumerate(DRAWN, start=2)
-        if label in ALTERNATIVES
-    ]
+    if draws > 1:
+        notes.append(f"Mean ± sample deviation over {draws} orders of the stream.")
+    lines = [tell.by_stage(name, name, stages[name]) for name in DRAWN_ROWS]
+    lines += [tell.by_stage(n, f"{n} whitened *", stages[n + WHITENED], variant=1) for n in DRAWN_ROWS]
+    shown = [label for label in DRAWN if label in ALTERNATIVES]
+    lines += [tell.by_stage("rose", f"{x} *", stages[f"rose: {x}"], variant=v) for v, x in enumerate(shown, 2)]
     gains = _gains(ours, rose)
     says = (
         f"rose_whitened ends {tell.points(gains[-1])} rose and is {tell.points(tell.average(gains))} it over the "
         f"stages; at {sum(gain < 0 for gain in gains)} of {len(gains)} stages it is worse."
     )
-    numbers = {"per_stage": stages}
     options = {"draws": draws, "alternatives": ALTERNATIVES}
-    return Finding(says, table, tell.stage_lines(*lines), numbers, options)
+    table = Table(header, tuple(rows), tuple(notes))
+    return Finding(says, table, tell.stage_lines(*lines), {"per_stage": stages}, options)
 
 
 def _stages(bench: Bench, name: str, options: dict[str, Any], draws: int) -> list[list[float]]:
@@ -79,16 +65,14 @@ def _stages(bench: Bench, name: str, options: dict[str, Any], draws: int) -> lis
     config = copy.deepcopy(bench.config)
     for key, value in options.items():
         setattr(config.metric, key, value)
-    scorer = bench.new_scorer(name, bench.row(resolve([name])[name]), validate(config))
+    scorer = bench.new_scorer(name, resolve([name])[name], validate(config))
     return [bench.per_stage(bench.go(scorer, bench.streams(None, draw), draw)) for draw in range(draws)]
 
 
 def _gains(found: list[list[float]], rose: list[list[float]]) -> list[float]:
     """Accuracy minus rose's after each stage, averaged over draws."""
-    return [
-        tell.average(a) - tell.average(b)
-        for a, b in zip(zip(*found, strict=True), zip(*rose, strict=True), strict=True)
-    ]
+    mine, theirs = (map(tell.average, zip(*stages, strict=True)) for stages in (found, rose))
+    return [a - b for a, b in zip(mine, theirs, strict=True)]
 
 
 def _cells(found: list[list[float]], rose: list[list[float]]) -> tuple[str, ...]:

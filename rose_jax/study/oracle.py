@@ -12,7 +12,7 @@ from rose_jax.methods import METHODS
 from rose_jax.report.tables import Table
 from rose_jax.run import results as results_lib
 from rose_jax.study import tell
-from rose_jax.study.bench import Bench, mean
+from rose_jax.study.bench import Bench
 from rose_jax.study.subject import Finding, Subject
 from rose_jax.types import ClassMemory
 
@@ -20,36 +20,33 @@ from rose_jax.types import ClassMemory
 def run(subject: Subject) -> Finding:
     bench = subject.bench()
     subject.expect(3)
-    methods = ("rose", "gd_oracle")
-    done = {method: bench.follow(method) for method in methods}
-    stages = {method: bench.per_stage(done[method]) for method in methods}
-    counts = [outcome.counts for outcome in done["gd_oracle"].outcomes[1:]]
+    done = {method: bench.follow(method) for method in ("rose", "gd_oracle")}
+    stages = {method: bench.per_stage(found) for method, found in done.items()}
     descent = [
         {"loss_gap": float(c["loss_gap"]), "steps": int(c["steps"]), "converged": bool(c["converged"])}
-        for c in counts
+        for c in (outcome.counts for outcome in done["gd_oracle"].outcomes[1:])
     ]
-    gap = max(d["loss_gap"] for d in descent)
-    rows = [tell.row(method, stages[method], subject.paper("tab:oracle", method=method)) for method in methods]
+    steps, converged = [d["steps"] for d in descent], sum(d["converged"] for d in descent)
+    loss = f"loss stays up to {100 * max(d['loss_gap'] for d in descent):.2g} % above the closed form's"
+    rows = [tell.row(m, found, subject.paper("tab:oracle", method=m)) for m, found in stages.items()]
     true_means = with_true_means(bench, subject)
     head = bench.per_stage(bench.follow(METHODS["base"]._replace(classifier="head")))
     rows.append(("true means of the old classes *", tell.cell(true_means), "-", "-"))
     rows.append(tell.row("head of the last encoder *", head, None))
-    converged = sum(d["converged"] for d in descent)
     notes = (
         f"gd_oracle: full-batch Adam from the trained projector; it converged in {converged} of {len(descent)} stages "
-        f"after {min(d['steps'] for d in descent)} to {max(d['steps'] for d in descent)} steps. Its loss stays up to "
-        f"{100 * gap:.2g} % above the closed form's.",
+        f"after {min(steps)} to {max(steps)} steps. Its {loss}.",
         "* No rows of the paper: prototypes from all old training images under the last encoder, and the trained head.",
     )
-    difference = stages["rose"][-1] - stages["gd_oracle"][-1]
+    rose, offline = (found[-1] for found in stages.values())
     says = (
-        f"RoSE ends {tell.points(difference)} offline gradient descent ({stages['rose'][-1]:.2f} against "
-        f"{stages['gd_oracle'][-1]:.2f}), whose loss stays up to {100 * gap:.2g} % above the closed form's."
+        f"RoSE ends {tell.points(rose - offline)} offline gradient descent ({rose:.2f} against {offline:.2f}), whose "
+        f"{loss}."
     )
-    figure = tell.stage_lines(*(tell.by_stage(method, method, [stages[method]]) for method in methods))
+    figure = tell.stage_lines(*(tell.by_stage(method, method, [found]) for method, found in stages.items()))
     table = Table(("method", "last", "average", "paper last"), tuple(rows), notes)
     numbers = {"per_stage": stages, "descent": descent, "true_means_last": true_means, "head_per_stage": head}
-    return Finding(says, table, figure, numbers, {})
+    return Finding(says, table, figure, numbers)
 
 
 def with_true_means(bench: Bench, subject: Subject) -> float:
@@ -58,8 +55,8 @@ def with_true_means(bench: Bench, subject: Subject) -> float:
     stream, old = bench.own_streams[last], slice(0, bench.scenario.offset(last))
     view = bench.bank.view(last, stream)
     prototypes = np.array(view.snapshots[last].memory.mean)
-    _, truth = results_lib.true_means(bench.trajectory, subject.opened().work)
+    _, truth = results_lib.true_means(bench.trajectory, subject.opened.work)
     prototypes[old] = truth[old]
     memory = ClassMemory(jnp.asarray(prototypes), jnp.zeros(len(prototypes), jnp.int32))
     scores = nearest_by_cosine(memory, jnp.asarray(view.test_features(last)))
-    return mean(bench.class_accuracy(stream, np.asarray(scores).argmax(1)))
+    return tell.average(bench.class_accuracy(stream, np.asarray(scores).argmax(1)))

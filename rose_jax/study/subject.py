@@ -1,22 +1,17 @@
 """What a study gets, a finished run to ask questions of, and what it gives back."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rose_jax.errors import UserError
 from rose_jax.experiment import OpenRun, open_run
 from rose_jax.report import paper
-from rose_jax.report.runs import Run, load
+from rose_jax.report.runs import load
 from rose_jax.report.tables import Table
-from rose_jax.runtime.sharding import Layout
 from rose_jax.study.bench import Bench
-
-
-class Unsupported(Exception):
-    """This run cannot answer the question; the message says why, in one line. Other studies go on."""
 
 
 class Finding(NamedTuple):
@@ -24,57 +19,49 @@ class Finding(NamedTuple):
     table: Table
     figure: dict[str, Any]  # plain data, see report/plots.py
     numbers: dict[str, Any]
-    options: dict[str, Any]  # what the study varied and how often it drew
+    options: dict[str, Any] = {}  # what the study varied and how often it drew  # noqa: RUF012
 
 
-@dataclass
 class Subject:
-    """A run in its workdir. Data and snapshots are opened when a study first asks for a bench."""
+    """A run in its workdir. A UserError while a study runs says why this run cannot answer its question."""
 
-    workdir: Path
-    data_dir: str | None = None
-    draws: int | None = None  # None: each study's own number
-    thorough: bool = False  # also what takes many forward passes
-    layout: Layout | None = None
-    on_step: Callable[[int, int, float], None] = lambda done, total, seconds: None
-    used: dict[str, Bench] = field(default_factory=dict)  # benches that the current study asked for
-
-    def __post_init__(self) -> None:
-        self.run: Run = load(self.workdir)
+    def __init__(
+        self, workdir: Path, data_dir: str | None = None, draws: int | None = None, thorough: bool = False
+    ):
+        """draws: None, each study's own number. thorough: also what takes many forward passes."""
+        self.workdir, self.data_dir, self.draws, self.thorough = workdir, data_dir, draws, thorough
+        self.run = load(workdir)
+        self.on_step: Callable[[int, int, float], None] = lambda done, total, seconds: None
+        self.used: dict[str, Bench] = {}  # benches that the current study asked for
         self._stack = contextlib.ExitStack()
-        self._opened: OpenRun | None = None
         self._benches: dict[str, Bench] = {}
         self._done, self._total = 0, 0
 
     def close(self) -> None:
         self._stack.close()
 
+    @functools.cached_property
+    def opened(self) -> OpenRun:
+        """Data and snapshots are opened when a study first asks for them."""
+        return self._stack.enter_context(open_run(self.workdir, data_dir=self.data_dir))
+
     def bench(self, objective: str = "base") -> Bench:
-        """The bench of a trajectory; Unsupported if the run does not have all of it."""
+        """The bench of a trajectory, which must be there as a whole."""
         if objective not in self._benches:
-            with _explained():
-                self._benches[objective] = Bench(self.opened(), objective, self._tick)
+            self._benches[objective] = Bench(self.opened, objective, self._tick)
         bench = self.used[objective] = self._benches[objective]
         if bench.stages < 2:
-            raise Unsupported("the run has one task, so that no class is old")
+            raise UserError("the run has one task, so that no class is old")
         return bench
 
     def objectives(self) -> list[str]:
         """Trajectories of which every snapshot is there."""
         found = []
-        for objective in self.opened().objectives():
+        for objective in self.opened.objectives():
             with contextlib.suppress(UserError):
-                self.opened().trajectory(objective)
+                self.opened.trajectory(objective)
                 found.append(objective)
         return found
-
-    def opened(self) -> OpenRun:
-        if self._opened is None:
-            with _explained():
-                self._opened = self._stack.enter_context(
-                    open_run(self.workdir, data_dir=self.data_dir, layout=self.layout)
-                )
-        return self._opened
 
     def expect(self, passes: int) -> None:
         """So many passes over all stages are to come."""
@@ -88,13 +75,4 @@ class Subject:
     def _tick(self, seconds: float) -> None:
         self._done += 1
         self.on_step(self._done, max(self._total, self._done), seconds)
-        self.opened().work.stop_if_preempted()  # studies before this one are on disk
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turns the error of a run that cannot be opened into the reason why this study is not possible."""
-    try:
-        yield
-    except UserError as error:
-        raise Unsupported(str(error).splitlines()[0]) from error
+        self.opened.work.stop_if_preempted()  # studies before this one are on disk

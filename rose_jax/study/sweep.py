@@ -19,16 +19,14 @@ def capacity(subject: Subject) -> Finding:
     dim, usual = bench.dim, bench.config.evolution.capacity
     values = sorted({*CAPACITIES, usual, dim // 2, dim, 2 * dim})
     printed = [subject.paper("tab:queue_capacity", f"capacity {value}") for value in values]
-    notes = tuple(
-        note for value in values if (note := bench.scorer("rose", capacity=value).moving.note(dim)) is not None
-    )
-    finding = _sweep(subject, "capacity", "queue capacity", values, ("rose",), usual, printed, notes)
-    last = finding.numbers["rose"]["last"]
-    best = max(range(len(values)), key=lambda i: tell.average(last[i]))
+    notes = filter(None, (bench.scorer("rose", capacity=value).moving.note(dim) for value in values))
+    finding = _sweep(subject, "capacity", "queue capacity", values, ("rose",), usual, printed, tuple(notes))
+    means = [tell.average(last) for last in finding.numbers["rose"]["last"]]
+    best = means.index(max(means))
     shape = "inside the range, as an inverted U has it" if 0 < best < len(values) - 1 else "at an end of the range"
     says = (
         f"{finding.says} The best capacity is {values[best]}, {shape}; from it to the largest the change is "
-        f"{tell.average(last[-1]) - tell.average(last[best]):+.2f} points."
+        f"{means[-1] - means[best]:+.2f} points."
     )
     return finding._replace(says=says)
 
@@ -68,22 +66,15 @@ def _sweep(
             stages = [bench.per_stage(bench.follow(method, draw=draw, **changed)) for draw in range(draws)]
             numbers[method]["last"].append([s[-1] for s in stages])
             numbers[method]["average"].append([tell.average(s) for s in stages])
-    columns: list[tuple[str, list[str]]] = [(axis, [f"{value:g}" for value in values])]
-    for method in methods:
-        for kind in ("last", "average"):
-            columns.append((f"{method} {kind}", [tell.cell(v) for v in numbers[method][kind]]))
+    columns = {axis: [f"{value:g}" for value in values]}
+    for method, found in numbers.items():
+        columns |= {f"{method} {kind}": [tell.cell(draws_) for draws_ in found[kind]] for kind in found}
     if any(value is not None for value in printed):
-        columns.append(("paper last", [tell.cell(value) for value in printed]))
+        columns["paper last"] = [tell.cell(value) for value in printed]
     drawn = f"Mean ± sample deviation over {draws} orders of the stream; the run itself has {option} {usual:g}."
-    table = Table(
-        tuple(head for head, _ in columns), tuple(zip(*(c for _, c in columns), strict=True)), (drawn, *notes)
-    )
-    lines = [tell.series(method, method, numbers[method]["last"], values) for method in methods]
-    figure = {"kind": "lines", "x": axis, "y": "last accuracy, %", "log_x": True, "panels": [{"series": lines}]}
+    table = Table(tuple(columns), tuple(zip(*columns.values(), strict=True)), (drawn, *notes))
+    figure = tell.log_lines(axis, [tell.series(m, m, numbers[m]["last"], values) for m in methods])
     means = [tell.average(v) for v in numbers[methods[0]]["last"]]
-    low, high = min(range(len(means)), key=means.__getitem__), max(range(len(means)), key=means.__getitem__)
-    says = (
-        f"{methods[0]} ends between {means[low]:.2f} ({option} {values[low]:g}) and {means[high]:.2f} "
-        f"({option} {values[high]:g})."
-    )
+    low, high = (f"{end(means):.2f} ({option} {values[means.index(end(means))]:g})" for end in (min, max))
+    says = f"{methods[0]} ends between {low} and {high}."
     return Finding(says, table, figure, {"values": list(values)} | numbers, {"draws": draws, "usual": usual})

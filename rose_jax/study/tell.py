@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from rose_jax.report.compare import points, spread
-from rose_jax.report.plots import by_stage, series, stage_lines
+from rose_jax.report.plots import by_stage, log_lines, series, stage_lines
 
-__all__ = ["average", "by_stage", "cell", "points", "row", "series", "signed", "stage_lines"]
+__all__ = ["average", "by_stage", "cell", "log_lines", "points", "row", "series", "signed", "stage_lines"]
 
 
 def cell(values: Sequence[float] | float | None, sign: str = "") -> str:
@@ -26,7 +26,7 @@ def row(label: str, stages: Sequence[float], printed: float | None) -> tuple[str
     return label, cell(stages[-1]), cell(average(stages)), cell(printed)
 
 
-def average(values: Sequence[float]) -> float:
+def average(values: Sequence[float] | np.ndarray) -> float:
     """The mean of the values that are finite numbers; NaN if there is none."""
-    known = [value for value in values if np.isfinite(value)]
-    return float(np.mean(known)) if known else float("nan")
+    known = np.asarray(values)[np.isfinite(values)]
+    return float(known.mean()) if known.size else float("nan")

@@ -6,11 +6,11 @@ import numpy as np
 from rose_jax.methods import METHODS
 from rose_jax.report.tables import Table
 from rose_jax.study import tell
-from rose_jax.study.bench import Bench, mean
+from rose_jax.study.bench import Bench
 from rose_jax.study.subject import Finding, Subject
 
 SELECTIONS = 5
-PARTS = ("selected", "other")
+PARTS = {"selected": "selected classes", "other": "other classes (not streamed)"}
 KINDS = ("balanced", "unbalanced")
 
 
@@ -20,37 +20,31 @@ def run(subject: Subject) -> Finding:
     balanced = bench.follow("rose")
     everything = bench.class_accuracy(balanced.streams[-1], balanced.last.predictions)
     numbers: dict[str, dict[str, list[float]]] = {part: {kind: [] for kind in KINDS} for part in PARTS}
-    selections = []
-    for draw in range(draws):
-        chosen = select(bench, draw)
-        selections.append(np.flatnonzero(chosen).tolist())
-        seen, unseen = accuracies(bench, chosen)
-        for part, classes, after in (("selected", chosen, seen), ("other", ~chosen, unseen)):
-            numbers[part]["balanced"].append(mean(everything[classes]))
-            numbers[part]["unbalanced"].append(mean(after))
-    names = {"selected": "selected classes", "other": "other classes (not streamed)"}
+    selections = [select(bench, draw) for draw in range(draws)]
+    for chosen in selections:
+        for part, classes, after in zip(PARTS, (chosen, ~chosen), accuracies(bench, chosen), strict=True):
+            numbers[part]["balanced"].append(tell.average(everything[classes]))
+            numbers[part]["unbalanced"].append(tell.average(after))
+    rows, ours, theirs = [], {}, []
+    for part, name in PARTS.items():
+        ours[part] = [b - a for a, b in zip(*numbers[part].values(), strict=True)]
+        printed = [subject.paper("tab:unbalanced", f"{kind}, {part} classes") or float("nan") for kind in KINDS]
+        theirs.append([printed[1] - printed[0]])
+        cells = [*map(tell.cell, numbers[part].values()), tell.signed(ours[part]), *map(tell.cell, printed)]
+        rows.append((name, *cells))
     header = ("accuracy on", "balanced", "unbalanced", "difference", "paper balanced", "paper unbalanced")
-    printed = {
-        part: [subject.paper("tab:unbalanced", f"{kind}, {part} classes") or float("nan") for kind in KINDS]
-        for part in PARTS
-    }
-    rows = []
-    for part in PARTS:
-        cells = [*map(tell.cell, numbers[part].values()), tell.signed(gaps(numbers[part]))]
-        rows.append((names[part], *cells, *map(tell.cell, printed[part])))
     notes = (f"Mean ± sample deviation over {draws} selections of half of the classes; differences are paired.",)
-    bars = [tell.series("rose", "rose", [gaps(numbers[part]) for part in PARTS])]
-    theirs = [[after - before] for before, after in printed.values()]
+    bars = [tell.series("rose", "rose", ours.values())]
     if np.isfinite(theirs).all():
         bars.append(tell.series("rose", "the paper's", theirs, paper=True))
     axis = "unbalanced - balanced, points"
-    figure = {"kind": "bars", "y": axis, "digits": 2, "groups": list(names.values()), "series": bars}
-    change = {part: tell.signed(gaps(numbers[part])) for part in PARTS}
+    figure = {"kind": "bars", "y": axis, "digits": 2, "groups": list(PARTS.values()), "series": bars}
     says = (
-        f"A stream of half of the classes changes accuracy by {change['selected']} points on what it holds and by "
-        f"{change['other']} on what it does not (paired over {draws} selections)."
+        f"A stream of half of the classes changes accuracy by {tell.signed(ours['selected'])} points on what it holds and "
+        f"by {tell.signed(ours['other'])} on what it does not (paired over {draws} selections)."
     )
-    return Finding(says, Table(header, tuple(rows), notes), figure, numbers, {"selections": selections})
+    options = {"selections": [np.flatnonzero(chosen).tolist() for chosen in selections]}
+    return Finding(says, Table(header, tuple(rows), notes), figure, numbers, options)
 
 
 def select(bench: Bench, draw: int) -> np.ndarray:
@@ -67,12 +61,5 @@ def accuracies(bench: Bench, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray
     still.restart(after=done.last)
     rest = bench.streams(~streamed)[-1]
     after = still.score(bench.bank.view(bench.stages - 1, rest))
-    return (
-        bench.class_accuracy(done.streams[-1], done.last.predictions),
-        bench.class_accuracy(rest, after.predictions),
-    )
-
-
-def gaps(both: dict[str, list[float]]) -> list[float]:
-    """Unbalanced minus balanced, for each selection of classes."""
-    return [after - before for before, after in zip(both["balanced"], both["unbalanced"], strict=True)]
+    seen, unseen = (done.streams[-1], done.last.predictions), (rest, after.predictions)
+    return bench.class_accuracy(*seen), bench.class_accuracy(*unseen)

@@ -50,5 +50,5 @@ def gradient_step(convolution: Callable | None, width: int, shape: tuple[int, ..
 # The table's columns: (width of the network, shape of the images) -> () -> gradient. "parts" is what ratios refer to.
 WAYS: dict[str, Callable[[int, tuple[int, ...]], Callable[[], object]]] = {
     "whole": partial(gradient_step, None),
-    "parts": partial(gradient_step, conv.summed_in_parts),
+    "parts": partial(gradient_step, conv.by_shape),
 }

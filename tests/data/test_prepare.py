@@ -15,7 +15,6 @@ from PIL import Image
 from rose_jax.data import sources
 from rose_jax.data.prepare import command as prepare
 from rose_jax.data.prepare import imagenet100
-from rose_jax.data.prepare.tiny import RoseTiny
 from rose_jax.data.prepare.unpickle import load_arrays
 from rose_jax.errors import UserError
 
@@ -51,9 +50,9 @@ def cifar_tar(path: Path, sizes=(200, 100), **extra) -> Path:
 
 
 def tiny_zip(path: Path, monkeypatch, *, spoil: str = "") -> Path:
-    """Three classes of four and two images, one of them gray; RoseTiny is told to expect them."""
-    monkeypatch.setattr(RoseTiny, "NUM_CLASSES", 3)
-    monkeypatch.setattr(RoseTiny, "PER_CLASS", {"train": (4, 4), "test": (2, 2)})
+    """Three classes of four and two images, one of them gray, which is then what a complete copy has."""
+    expected = {"train": (4, 4), "test": (2, 2)}
+    monkeypatch.setitem(prepare.SETS, "tiny", prepare.SETS["tiny"]._replace(per_class=expected))
     monkeypatch.setitem(sources.KNOWN, "tiny", sources.KNOWN["tiny"]._replace(num_classes=3))
     wnids = ["n03", "n01", "n02"]  # published unsorted
     files = {"wnids.txt": "\n".join(wnids).encode()}

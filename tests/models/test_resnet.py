@@ -97,23 +97,35 @@ def test_normalize_of_a_zero_row_is_zero_with_a_finite_gradient():
 
 
 @pytest.mark.parametrize(
-    ("n", "side", "stride", "channels"), [(40, 32, 1, 4), (17, 32, 2, 3), (16, 32, 1, 3), (20, 8, 1, 4)]
+    ("n", "side", "stride", "channels", "kernel"),
+    [
+        (40, 16, 1, 4, 3),  # the kernel's gradient in parts
+        (17, 32, 2, 3, 3),
+        (16, 32, 1, 3, 3),  # one part
+        (20, 8, 1, 4, 3),  # XLA's own
+        (9, 2, 1, 4, 3),  # one product over patches
+        (9, 4, 2, 4, 3),
+        (9, 3, 2, 4, 3),
+        (9, 4, 2, 4, 1),
+        (9, 1, 1, 4, 3),
+    ],
 )
-def test_weight_gradient_in_parts_is_the_weight_gradient(n, side, stride, channels):
+def test_convolutions_by_shape_are_convolutions(n, side, stride, channels, kernel):
     """Value and both gradients are those of the plain convolution, in float64 to rounding."""
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
         x, w = (
             jnp.asarray(rng.normal(size=(n, side, side, channels))),
-            jnp.asarray(rng.normal(size=(3, 3, channels, 5))),
+            jnp.asarray(rng.normal(size=(kernel, kernel, channels, 5))),
         )
         options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+        edge = ((kernel // 2,) * 2,) * 2
         out_and_pull = [
-            jax.vjp(lambda x, w, f=f: f(x, w, (stride, stride), ((1, 1), (1, 1)), **options), x, w)
-            for f in (jax.lax.conv_general_dilated, conv.summed_in_parts)
+            jax.vjp(lambda x, w, f=f: f(x, w, (stride, stride), edge, **options), x, w)
+            for f in (jax.lax.conv_general_dilated, conv.by_shape)
         ]
         (expected, plain), (value, parts) = out_and_pull
-        np.testing.assert_array_equal(value, expected)
+        np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-12)
         out = jnp.asarray(rng.normal(size=expected.shape))
         for mine, theirs in zip(parts(out), plain(out), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-10)

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.container import BarContainer
 from PIL import Image
 
-from rose_jax.report import compare, figures, heatmaps, paper, style
+from rose_jax.report import compare, content, figures, paper, plots, style
 from rose_jax.report.runs import Run, Score, load
 
 CORE = ("base", "projector", "gd", "rose")
@@ -34,13 +34,15 @@ def grouped(*workdirs):
     return compare.group([load(w) for w in workdirs])
 
 
+def drawn(data, theme="light"):
+    with matplotlib.rc_context(style.theme(theme)):
+        return plots.draw(data, "title")
+
+
 def test_every_figure_is_a_small_png(make_run):
     many = tuple(dict.fromkeys(cell.method for cell in paper.cells()))  # every method of the paper at once
     (group,) = grouped(make_run(methods=(*many, "one of ours"), tasks=10))
-    makers = (figures.old_new, figures.drift_cosines, figures.cost, heatmaps.matrix, heatmaps.confusion)
-    with matplotlib.rc_context(style.theme("light")):
-        drawn = [figures.curves([group]), *(make(group) for make in makers)]
-        pictures = [style.png(figure) for figure in drawn]
+    pictures = [plots.png(data(group), "title", "light") for _, _, data in content.FIGURES.values()]
     for data in pictures:
         image = Image.open(io.BytesIO(data))
         assert image.format == "PNG"
@@ -49,9 +51,10 @@ def test_every_figure_is_a_small_png(make_run):
 
 
 def test_a_method_has_its_exact_colour_in_both_themes(make_run):
-    picture = figures.draw(grouped(make_run()), ["cost"])["cost"]
-    for data in (picture.light, picture.dark):
-        pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).reshape(-1, 3)
+    data = figures.cost(grouped(make_run())[0])
+    for theme in ("light", "dark"):
+        picture = io.BytesIO(plots.png(data, "title", theme))
+        pixels = np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3)
         for method in CORE:
             color = np.round(255 * np.array(to_rgb(style.look(method).color)))
             assert np.any(np.all(pixels == color, axis=1)), method
@@ -97,8 +100,7 @@ def test_lines_stand_out_from_the_background(theme):
 
 def test_curves_show_the_mean_over_seeds(make_run):
     runs = [make_run(f"s{seed}", seed=seed) for seed in (0, 1)]
-    with matplotlib.rc_context(style.theme("light")):
-        figure = figures.curves(grouped(*runs))
+    figure = drawn(figures.curves(grouped(*runs)))
     lines = {line.get_label().split()[0]: line.get_ydata() for line in figure.axes[0].get_lines()}
     for method in CORE:
         np.testing.assert_allclose(
@@ -111,10 +113,9 @@ def test_curves_show_the_mean_over_seeds(make_run):
 def test_old_and_new_classes_have_a_bar_each(make_run):
     runs = [make_run(f"s{seed}", seed=seed, methods=(*CORE, "ldc", "adc", "sdc")) for seed in (0, 1)]
     (group,) = grouped(*runs)
-    with matplotlib.rc_context(style.theme("light")):
-        axes = figures.old_new(group).axes[0]
-    drawn = [bars for bars in axes.containers if isinstance(bars, BarContainer)]
-    heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in drawn}
+    containers = drawn(figures.old_new(group)).axes[0].containers
+    bars = [one for one in containers if isinstance(one, BarContainer)]
+    heights = {one.get_label(): [bar.get_height() for bar in one] for one in bars}
     assert list(heights) == ["base", "projector", "rose", "ldc", "adc", "sdc"]  # gd is the worst of the others
     assert heights["rose"] == [43.0, 80.0]
 
@@ -124,12 +125,11 @@ def test_without_old_classes_there_is_no_figure_of_them(make_run):
         for score in results["scores"].values():
             score["old"] = None
 
-    assert figures.old_new(grouped(make_run(change=change))[0]) is None
+    assert drawn(figures.old_new(grouped(make_run(change=change))[0])) is None
 
 
 def test_confusion_is_in_per_cent_of_the_row():
-    counts = np.array([[3.0, 1.0], [0.0, 0.0]])
-    np.testing.assert_allclose(heatmaps.row_percent(counts), [[75, 25], [np.nan, np.nan]])
+    assert figures.row_percent(((3.0, 1.0, None), (0.0, 0.0))) == ((75.0, 25.0, None), (None, None))
 
 
 def test_grids_are_averaged_over_seeds_and_may_be_ragged(make_run):
@@ -137,22 +137,26 @@ def test_grids_are_averaged_over_seeds_and_may_be_ragged(make_run):
         return lambda r: r["scores"]["rose"].update(matrix=[[value], [50, float("nan")], [1, 2, 3]])
 
     runs = [make_run(f"s{v}", seed=v, change=ragged(v)) for v in (10, 20)]
-    grid = heatmaps.mean_grid(grouped(*runs)[0], "rose", "matrix")
-    np.testing.assert_allclose(grid, [[15, np.nan, np.nan], [50, np.nan, np.nan], [1, 2, 3]])
+    group = grouped(*runs)[0]
+    assert figures.mean_grid(group, "rose", "matrix") == ((15,), (50, None), (1, 2, 3))
+    figure = drawn(figures.matrix(group))
+    (axes,) = [axes for axes in figure.axes if axes.get_title("left") == "rose"]
+    values = np.ma.filled(axes.get_images()[0].get_array(), np.nan)
+    np.testing.assert_allclose(values, [[15, np.nan, np.nan], [50, np.nan, np.nan], [1, 2, 3]])
 
 
 def test_awkward_names_and_many_panels(make_run):
     names = ("$\\frac{1}$", "_hidden", "x" * 300, "日本", "rose", "a", "b", "c")
     (group,) = grouped(make_run(methods=names))
-    with matplotlib.rc_context(style.theme("light")):
-        legend = figures.curves([group]).axes[0].get_legend()
-        panels = heatmaps.matrix(group).axes
+    legend = drawn(figures.curves([group])).axes[0].get_legend()
+    panels = drawn(figures.matrix(group)).axes
     assert len(legend.get_texts()) == len(names)
-    assert len([axes for axes in panels if axes.get_images()]) == heatmaps.MOST_PANELS
-    assert set(figures.draw([group], ["curves", "drift_cosines", "cost"])) == {"curves", "drift_cosines", "cost"}
+    assert len([axes for axes in panels if axes.get_images()]) == figures.MOST_GRIDS
+    for data in (figures.curves([group]), figures.drift_cosines(group), figures.cost(group)):
+        assert plots.png(data, "title", "dark")
 
 
 def test_a_row_of_ours_has_a_star_in_figures_as_in_tables():
     scores = {"rose": Score("rose"), "rose_whitened": Score("rose_whitened", origin="ours")}
     group = compare.Group((Run(Path("run"), {}, scores),), "a run")
-    assert [group.label(name) for name in group.methods] == ["rose", "rose_whitened *"]
+    assert [line["label"] for line in figures.cost(group)["series"]] == ["rose", "rose_whitened *"]

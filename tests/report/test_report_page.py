@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from rose_jax import report
-from rose_jax.report import html
+from rose_jax.report import content
 from rose_jax.report.__main__ import main
 from rose_jax.report.compare import group
 from rose_jax.report.page import CSS
@@ -56,8 +56,8 @@ def test_contents(make_run, no_drawing):
         "Old and new classes",
         "Confusion by task",
         "Accuracy matrix",
-        "Drift",
-        "Cost",
+        "Drift of the old prototypes",
+        "Cost at test time",
         "How to repeat this",
     ]
     text = " ".join(page.words)
@@ -169,7 +169,7 @@ def test_missing_parts_are_left_out(make_run, change, no_drawing):
     assert Outline(written.html.read_text()).open == []
     assert written.text.count("nan") == 0
     (run / "config.json").unlink()
-    assert html.render(group([load(run)]), [{}], {})
+    report.write(run)
 
 
 def test_one_method_one_stage(make_run):
@@ -189,7 +189,7 @@ def test_one_method_one_stage(make_run):
 )
 def test_splits_in_words(make_run, sizes, words, no_drawing):
     run = make_run(task_classes=[list(range(n)) for n in sizes])
-    assert words in html.sentence(group([load(run)])[0])
+    assert words in content.sentence(group([load(run)])[0])
 
 
 def test_several_runs_side_by_side(make_run, tmp_path, capsys, no_drawing):

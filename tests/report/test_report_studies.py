@@ -8,7 +8,7 @@ import pytest
 from test_report_page import HOSTILE, Outline
 
 from rose_jax import report
-from rose_jax.report import compare, html, plots, runs, studies, style
+from rose_jax.report import compare, plots, runs, studies, style
 
 LINE = {"method": "rose", "label": "rose", "x": [1, 10, 100], "y": [20.0, 25.0, None], "std": [0.5, None, 0.1]}
 FIGURES = {
@@ -16,6 +16,13 @@ FIGURES = {
     "bars": {"kind": "bars", "y": "%", "groups": ["a", "b", "c"], "series": [LINE, LINE | {"variant": 1}]},
     "rows": {"kind": "rows", "x": "ms", "series": [LINE, LINE | {"method": "gd", "paper": True}]},
     "histograms": {"kind": "histograms", "x": "cosine", "series": [LINE | {"y": [0.5, 0.9, None]}]},
+    "grids": {
+        "kind": "grids",
+        "x": "a",
+        "y": "b",
+        "colors": "%",
+        "panels": [{"title": "one", "rows": [[1], [2, 3]]}],
+    },
 }
 
 
@@ -117,10 +124,6 @@ def test_every_kind_of_figure_is_drawn_from_its_file(kind):
 )
 def test_a_figure_that_cannot_be_drawn_is_none(data):
     assert plots.draw(data, "title") is None
-
-
-def test_no_study_takes_the_name_of_a_figure_of_the_report():
-    assert set(studies.RESERVED) == set(html.FIGURES)
 
 
 def test_of_several_seeds_the_first_that_has_it(make_run):

@@ -9,7 +9,7 @@ from support import unpainted
 
 from rose_jax import experiment
 from rose_jax.runtime.sharding import Layout
-from rose_jax.study import Subject, budget, clock, inference_time, metric, samples, sweep
+from rose_jax.study import Subject, cost, metric, samples, sweep
 from rose_jax.study.__main__ import main
 
 
@@ -24,11 +24,11 @@ def cut_down():
         patch.setattr(sweep, "CAPACITIES", ())
         patch.setattr(sweep, "ALPHAS", (0.02, 0.2))
         patch.setattr(sweep, "GRANULARITIES", (1, 128))
-        patch.setattr(inference_time, "GRANULARITIES", (1,))
+        patch.setattr(cost, "GRANULARITIES", (1,))
         patch.setattr(metric, "ROWS", ("projector", "rose"))
         patch.setattr(metric, "ALTERNATIVES", {"refresh 0": {"refresh": 0}})
-        patch.setattr(budget, "EVERY", (1, 4))
-        patch.setattr(clock, "MOST_IMAGES", 128)
+        patch.setattr(cost, "EVERY", (1, 4))
+        patch.setattr(cost, "MOST_IMAGES", 128)
         yield
 
 

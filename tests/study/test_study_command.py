@@ -84,7 +84,7 @@ def test_the_file_of_features_follows_encoder_and_images(subject, tmp_path, monk
     snapshot = bench.trajectory[1]
     retrained = jax.tree.map(lambda leaf: leaf * (1 + 1e-6), snapshot.variables)
     other = Bank(bench.trajectory, tmp_path)
-    other.snapshots._kept[1] = LightSnapshot({1: snapshot._replace(variables=retrained)}, 1)
+    other.snapshots[1] = LightSnapshot({1: snapshot._replace(variables=retrained)}, 1)
     assert other.path(1, "test", "test", rows) != path
 
     split = bench.images.splits["test"]

@@ -1,36 +1,30 @@
-"""CIFAR-100 from `cifar-100-python`: a folder, or the tar.gz of the official site."""
+"""CIFAR-100 from `cifar-100-python`: a folder, or the tar.gz of the official site.
+
+Fine labels, in the order of the archive's own list (alphabetical).
+"""
 
 import contextlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
+from PIL import Image
 
 from rose_jax.data.prepare.archives import Files, open_files
-from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents, to_png
+from rose_jax.data.prepare.base import Contents, SplitContents
 from rose_jax.data.prepare.unpickle import load_arrays
 from rose_jax.errors import UserError
 
-URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
-MD5 = "eb9058c3a382ffc7106e4002c42a8d85"  # of that archive, as published beside it
-
-
-class RoseCifar100(ImageBuilder):
-    """Fine labels, in the order of the archive's own list (alphabetical)."""
-
-    NUM_CLASSES = 100
-    PER_CLASS: ClassVar = {"train": (500, 500), "test": (100, 100)}
-
 
 @contextlib.contextmanager
-def open_contents(source: str | Path) -> Iterator[Contents]:
+def open_contents(source: str | Path, class_list: str | None) -> Iterator[Contents]:
     with open_files(source, "meta") as files:
         meta = load_arrays(files.read("meta"), files.where("meta"))
         if b"fine_label_names" not in meta:
             raise UserError(f"{files.where('meta')} has no fine_label_names: not CIFAR-100's. Fetch it again.")
         class_names = tuple(name.decode() for name in meta[b"fine_label_names"])
-        yield Contents(class_names, _read_split(files, "train"), _read_split(files, "test"))
+        yield Contents(class_names, {name: _read_split(files, name) for name in ("train", "test")})
 
 
 def _read_split(files: Files, name: str) -> SplitContents:
@@ -47,4 +41,11 @@ def _read_split(files: Files, name: str) -> SplitContents:
         )
     images = flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # channel-major rows -> [n, 32, 32, 3]
     names = [f"{name}[{i}]" for i in range(len(labels))]
-    return SplitContents(names, labels, lambda i: to_png(np.ascontiguousarray(images[i])))
+    return SplitContents(names, labels, lambda i: _to_png(images[i]))
+
+
+def _to_png(image: np.ndarray) -> bytes:
+    """uint8 [H, W, 3] -> a PNG file. Level 1: half the time of the default for a few per cent more bytes."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(image)).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()

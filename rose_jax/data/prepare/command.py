@@ -8,22 +8,29 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from rose_jax.data import sources
-from rose_jax.data.prepare import archives, cifar100, imagenet100, tiny
-from rose_jax.data.prepare.base import Contents, ImageBuilder, check_complete
-from rose_jax.data.prepare.download import download
+from rose_jax.data.prepare import cifar100, imagenet100, tiny
+from rose_jax.data.prepare.base import VERSION, RawSet, incompleteness, write
+from rose_jax.data.prepare.download import download, md5_of
 from rose_jax.errors import UserError, unknown
 
-BUILDERS: dict[str, type[ImageBuilder]] = {
-    "cifar100": cifar100.RoseCifar100,
-    "tiny": tiny.RoseTiny,
-    "imagenet100": imagenet100.RoseImagenet100,
+SETS = {
+    "cifar100": RawSet(
+        cifar100.open_contents,
+        {"train": (500, 500), "test": (100, 100)},
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        "eb9058c3a382ffc7106e4002c42a8d85",  # as published beside it
+    ),
+    "tiny": RawSet(
+        tiny.open_contents,
+        {"train": (500, 500), "test": (50, 50)},
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        "90528d7ca1a48142e341f4ef8d21d0de",
+    ),
+    "imagenet100": RawSet(imagenet100.open_contents, {"train": (732, 1300), "test": (50, 50)}),  # of ILSVRC 2012
 }
-PUBLISHED = {"cifar100": (cifar100.URL, cifar100.MD5), "tiny": (tiny.URL, tiny.MD5)}
 
 
 def prepare(
@@ -38,27 +45,36 @@ def prepare(
     """Prepares the dataset and its decoded cache; returns what was done, in a sentence or two."""
     if name == "digits":
         return "digits needs no preparation: it ships inside scikit-learn."
-    if name not in BUILDERS:
+    if name not in SETS:
         raise unknown("dataset", name, sources.KNOWN)
-    root = sources.data_folder(data_dir)
+    raw, root = SETS[name], sources.data_folder(data_dir)
     prepared = sources.find_prepared(name, root, class_list, ours_only=True)
     if prepared is not None and not overwrite:
         dataset = sources.load(name, str(root), class_list=class_list)
         return f"{prepared} is prepared already ({_counts(dataset)}); --overwrite generates it again."
-    path = Path(source).expanduser() if source else _fetch(name, root)
+    path = Path(source).expanduser() if source else _fetch(name, raw, root)
     start = time.monotonic()
-    md5 = _check_md5(name, path) if path.is_file() else None
-    with _open_contents(name, path, class_list) as contents:
-        problems = check_complete(contents, BUILDERS[name], str(path))
+    md5 = md5_of(path) if path.is_file() else None
+    if md5 and raw.md5 and md5 != raw.md5:
+        logging.warning("%s has md5 %s, the published archive %s: not the same file.", path, md5, raw.md5)
+    with raw.open(path, class_list) as contents:
+        problems = incompleteness(contents, raw, sources.KNOWN[name].num_classes, str(path))
         if problems and not partial:
             listed = "\n".join(f"  - {problem}" for problem in problems)
             raise UserError(
                 f"{path} is not a complete copy of {name}:\n{listed}\n"
                 "Fetch it again, or pass --partial to use what is there (accuracies will mean little)."
             )
-        folder = _write(
-            name, root, contents, {"source": str(path), "md5": md5, "partial": bool(problems)}, class_list
-        )
+        folder = sources.our_folder(name, root, class_list) / VERSION
+        config = folder.parent.name if name == "imagenet100" else None  # its class list
+        provenance = {"source": str(path), "md5": md5, "partial": bool(problems)}
+        with _staging(root, name) as staging:
+            written = staging / folder.relative_to(root)
+            write(contents, written, sources.KNOWN[name].prepared, config, provenance)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if folder.exists():  # --overwrite: the old records go only now that the new ones are complete
+                folder.rename(staging / "replaced")
+            written.rename(folder)
     dataset = sources.load(name, str(root), class_list=class_list)
     seconds = time.monotonic() - start
     kind = "a partial copy of " if problems else ""
@@ -67,7 +83,7 @@ def prepare(
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/prepare_data", description="Prepare a dataset for rose_jax.")
-    parser.add_argument("dataset", help=f"one of {', '.join(sources.KNOWN)}")
+    parser.add_argument("name", metavar="dataset", help=f"one of {', '.join(sources.KNOWN)}")
     parser.add_argument("--from", dest="source", metavar="PATH", help="folder or archive; downloaded if not given")
     parser.add_argument("--data_dir", help=f"default ${sources.DATA_DIR_VARIABLE} or {sources.DEFAULT_DATA_DIR}")
     parser.add_argument("--class_list", metavar="FILE", help="imagenet100: another hundred wnids, one a line")
@@ -76,46 +92,14 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
-        done = prepare(
-            args.dataset,
-            args.source,
-            args.data_dir,
-            class_list=args.class_list,
-            partial=args.partial,
-            overwrite=args.overwrite,
-        )
+        print(prepare(**vars(args)))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nInterrupted; no incomplete dataset is left. Run the same command again.", file=sys.stderr)
         return 130
-    print(done)
     return 0
-
-
-def _open_contents(name: str, path: Path, class_list: str | None) -> AbstractContextManager[Contents]:
-    if name == "imagenet100":
-        return imagenet100.open_contents(path, class_list)
-    return {"cifar100": cifar100.open_contents, "tiny": tiny.open_contents}[name](path)
-
-
-def _write(name: str, root: Path, contents: Contents, provenance: dict[str, Any], class_list: str | None) -> Path:
-    import tensorflow_datasets as tfds
-
-    config = None
-    if name == "imagenet100":
-        wnids = imagenet100.read_class_list(class_list)
-        config = tfds.core.BuilderConfig(name=imagenet100.config_name(wnids))
-    with _staging(root, name) as staging:
-        builder = BUILDERS[name](data_dir=str(staging), contents=contents, provenance=provenance, config=config)
-        written = builder.write()
-        folder = root / written.relative_to(staging)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if folder.exists():  # --overwrite: the old records go only now that the new ones are complete
-            folder.rename(staging / "replaced")
-        written.rename(folder)
-    return folder
 
 
 @contextlib.contextmanager
@@ -136,23 +120,13 @@ def _staging(root: Path, name: str) -> Iterator[Path]:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _fetch(name: str, root: Path) -> Path:
-    if name not in PUBLISHED:
+def _fetch(name: str, raw: RawSet, root: Path) -> Path:
+    if not raw.url:
         raise UserError(
             f"{name} has no public download: ImageNet needs an account at image-net.org. Then:\n"
             f"  scripts/prepare_data {name} --from FOLDER   (FOLDER holds train/WNID and val/WNID)"
         )
-    url, md5 = PUBLISHED[name]
-    return download(url, root / "downloads" / url.rsplit("/", 1)[1], md5)
-
-
-def _check_md5(name: str, path: Path) -> str:
-    md5 = archives.md5_of(path)
-    if name in PUBLISHED and md5 != PUBLISHED[name][1]:
-        logging.warning(
-            "%s has md5 %s, the published archive %s: not the same file.", path, md5, PUBLISHED[name][1]
-        )
-    return md5
+    return download(raw.url, root / "downloads" / raw.url.rsplit("/", 1)[1], raw.md5)
 
 
 def _counts(dataset: sources.Dataset) -> str:

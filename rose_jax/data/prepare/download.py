@@ -1,5 +1,6 @@
 """Downloads that resume: bytes go to FILE.part, which is renamed to FILE when its checksum is right."""
 
+import hashlib
 import sys
 import urllib.error
 import urllib.request
@@ -7,7 +8,6 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from rose_jax.data.prepare.archives import md5_of
 from rose_jax.errors import UserError
 
 _TIMEOUT = 10.0  # seconds without an answer; short, for machines without a network
@@ -34,6 +34,11 @@ def download(url: str, target: Path, md5: str) -> Path:
         raise UserError(f"{url} arrived with md5 {found}, expected {md5}. It was removed; run again.")
     part.rename(target)
     return target
+
+
+def md5_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _fetch(url: str, part: Path) -> None:

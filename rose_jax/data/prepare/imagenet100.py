@@ -1,7 +1,7 @@
 """ImageNet-100 from an ImageNet folder (train/WNID/*.JPEG, val/WNID/*.JPEG): a hundred of its classes.
 
 The default list is PyCIL's: the thousand wnids sorted, shuffled with seed 1993, the first hundred of them. Labels
-0..99 are these hundred in sorted order.
+0..99 are these hundred in sorted order. JPEGs keep their resolution; crops are taken when they are read.
 """
 
 import contextlib
@@ -9,24 +9,16 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from rose_jax.data.decode import checked_image
-from rose_jax.data.prepare.archives import open_files
-from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents
+from rose_jax.data.prepare.archives import root_folder
+from rose_jax.data.prepare.base import Contents, SplitContents
 from rose_jax.errors import UserError
 
 DEFAULT_LIST = Path(__file__).parents[1] / "imagenet100.txt"
 _SUFFIXES = (".jpeg", ".jpg", ".png")
-
-
-class RoseImagenet100(ImageBuilder):
-    """JPEGs of full resolution; crops are taken when they are read."""
-
-    NUM_CLASSES = 100
-    PER_CLASS: ClassVar = {"train": (732, 1300), "test": (50, 50)}  # fewest and most in ILSVRC 2012
 
 
 def read_class_list(path: str | Path | None = None) -> tuple[str, ...]:
@@ -39,8 +31,8 @@ def read_class_list(path: str | Path | None = None) -> tuple[str, ...]:
     repeated = sorted({wnid for wnid in wnids if wnids.count(wnid) > 1})
     if repeated:
         raise UserError(f"Class list {path} names {', '.join(repeated[:5])} more than once.")
-    if len(wnids) != RoseImagenet100.NUM_CLASSES:
-        raise UserError(f"Class list {path} names {len(wnids)} classes, expected {RoseImagenet100.NUM_CLASSES}.")
+    if len(wnids) != 100:
+        raise UserError(f"Class list {path} names {len(wnids)} classes, expected 100.")
     return tuple(sorted(wnids))
 
 
@@ -52,16 +44,14 @@ def config_name(wnids: tuple[str, ...]) -> str:
 
 
 @contextlib.contextmanager
-def open_contents(source: str | Path, class_list: str | Path | None = None) -> Iterator[Contents]:
-    wnids = read_class_list(class_list)
-    root = Path(source).expanduser()
-    if root.is_file():
+def open_contents(source: str | Path, class_list: str | None) -> Iterator[Contents]:
+    wnids, path = read_class_list(class_list), Path(source).expanduser()
+    if path.is_file():
         raise UserError(
-            f"{root} is a file. Unpack ImageNet and give --from the folder that holds train/ and val/."
+            f"{path} is a file. Unpack ImageNet and give --from the folder that holds train/ and val/."
         )
-    with open_files(root, "train") as files:
-        found = Path(files.where(""))
-        yield Contents(wnids, _split(found, "train", wnids), _split(found, "val", wnids))
+    root = root_folder(path, "train")
+    yield Contents(wnids, {"train": _split(root, "train", wnids), "test": _split(root, "val", wnids)})
 
 
 def _split(root: Path, name: str, wnids: tuple[str, ...]) -> SplitContents:

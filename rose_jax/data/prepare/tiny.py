@@ -1,46 +1,36 @@
 """TinyImageNet from `tiny-imagenet-200`: a folder, or the zip of Stanford's CS231n.
 
-Classes in sorted-wnid order. The test set is the validation set with the labels of val_annotations.txt: the
-labels of the original test set were never published.
+Classes in sorted-wnid order. 64x64 JPEGs, some of them grayscale: they are stored as they are and become RGB when
+decoded. The test set is the validation set with the labels of val_annotations.txt: those of the original test set
+were never published.
 """
 
 import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from rose_jax.data.decode import checked_image
 from rose_jax.data.prepare.archives import Files, open_files
-from rose_jax.data.prepare.base import Contents, ImageBuilder, SplitContents
+from rose_jax.data.prepare.base import Contents, SplitContents
 from rose_jax.errors import UserError
-
-URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
-MD5 = "90528d7ca1a48142e341f4ef8d21d0de"  # of that archive
 
 _ANNOTATIONS = "val/val_annotations.txt"
 _TRAIN_IMAGE = re.compile(r"train/(n\d+)/images/[^/]+\.JPEG")
 
 
-class RoseTiny(ImageBuilder):
-    """64x64 JPEGs, some 2,000 of them grayscale; they are stored as they are and become RGB when decoded."""
-
-    NUM_CLASSES = 200
-    PER_CLASS: ClassVar = {"train": (500, 500), "test": (50, 50)}
-
-
 @contextlib.contextmanager
-def open_contents(source: str | Path) -> Iterator[Contents]:
+def open_contents(source: str | Path, class_list: str | None) -> Iterator[Contents]:
     with open_files(source, "wnids.txt") as files:
         class_names = tuple(sorted(files.read("wnids.txt").decode().split()))
         train = {name: match[1] for name in files.names() if (match := _TRAIN_IMAGE.fullmatch(name))}
-        yield Contents(
-            class_names,
-            _split(files, train, class_names, "the folders of train/"),
-            _split(files, _validation(files), class_names, _ANNOTATIONS),
-        )
+        splits = {
+            "train": _split(files, train, class_names, "the folders of train/"),
+            "test": _split(files, _validation(files), class_names, _ANNOTATIONS),
+        }
+        yield Contents(class_names, splits)
 
 
 def _validation(files: Files) -> dict[str, str]:

@@ -1,0 +1,58 @@
+"""The preset for two cores: steps instead of epochs, and Adam's rates by lr x steps."""
+
+import numpy as np
+import pytest
+
+from configs import cifar100_cold10, cifar100_cold20, cifar100_warm5, tiny_cold10
+from rose_jax.config import Schedule, validate
+from rose_jax.data.sources import ArraySplit, Dataset
+from rose_jax.errors import UserError
+from rose_jax.micro import EXPANDED_STEPS, PLAIN_STEPS, shorten, task_sizes
+
+
+def steps(config, recipe):
+    """Of a whole trajectory."""
+    first, later, later_tasks = task_sizes(config)
+    a, b = (500 * classes // recipe.batch_size for classes in (first, later))
+    return recipe.first.epochs * a + later_tasks * recipe.later.epochs * b
+
+
+@pytest.mark.parametrize("setting", [cifar100_cold10, cifar100_cold20, cifar100_warm5])
+def test_every_trajectory_has_about_the_steps_that_fit(setting):
+    config = validate(setting.get_config("micro"))
+    assert (config.preset, config.model.width, config.data.pool) == ("micro", 16, 2)
+    warm = config.scenario.start == "warm"
+    assert steps(config, config.train) == pytest.approx(EXPANDED_STEPS if warm else PLAIN_STEPS, rel=0.25)
+    assert steps(config, config.fcs.recipe) == pytest.approx(EXPANDED_STEPS, rel=0.4)
+    assert config.fcs.prototype_batch == config.fcs.recipe.batch_size
+
+
+def test_adam_s_rates_keep_lr_times_steps_up_to_a_limit():
+    slow = Schedule(100, 1e-4, (), 2e-4)
+    shorten(slow, images=5000, old_batch=64, batch=64, steps=1560)
+    assert slow.epochs == 20
+    assert slow.lr == pytest.approx(5e-4)  # a fifth of the steps, five times the rate
+    slower = Schedule(100, 1e-4, (), 2e-4)
+    shorten(slower, images=5000, old_batch=64, batch=64, steps=390)
+    assert slower.lr == 1e-3  # and no more than any author uses
+    sgd = Schedule(200, 0.1, (60, 120, 180), 5e-4)
+    shorten(sgd, images=5000, old_batch=128, batch=128, steps=39 * 20)
+    assert (sgd.lr, sgd.epochs, sgd.milestones) == (0.1, 20, (6, 12, 18))
+
+
+def test_other_data_sets_are_refused():
+    with pytest.raises(UserError, match=r":micro is for CIFAR-100's settings, not for tiny"):
+        tiny_cold10.get_config("micro")
+
+
+def test_pooled_images_are_means_of_pixels():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (3, 4, 4, 3), dtype=np.uint8)
+    split = ArraySplit(images, np.zeros(3, np.int32))
+    small = Dataset("made", 1, ("a",), 4, split, split).pooled(2)
+    assert small.image_size == 2
+    expected = images.astype(float).reshape(3, 2, 2, 2, 2, 3).mean((2, 4))
+    assert np.abs(small.train.images - expected).max() <= 0.5
+    assert small.train.images.dtype == np.uint8
+    with pytest.raises(UserError, match="does not divide"):
+        small.pooled(3)
