@@ -201,6 +201,8 @@ class SSREOptions:
     prototype_batch: int = option(128, "prototypes drawn for a step", at_least=1)
     detach_similarity: bool = option(False, "no gradient through the likeness to old classes, as PyCIL has it")
     recipe: Recipe = section(lambda: Recipe(128, _adam(101), Schedule(60, 2e-4, (45,), 5e-4)), "of SSRE's authors")
+    augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
+    pad: int = option(4, "of `augment`, as data.pad", at_least=0)
 
 
 @dataclass

@@ -44,7 +44,8 @@ def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
 def _compared_methods(config: Config) -> None:
     """What the authors of LDC, EFC and FCS use in this setting (docs/reproducibility.md).
 
-    SSRE's released code has CIFAR-100's values alone, which are the defaults: TinyImageNet and ImageNet-100 get the same.
+    SSRE's released code has CIFAR-100's values alone, which are the defaults: TinyImageNet and ImageNet-100 get the same,
+    but for the augmentation, which is PASS's on each.
     """
     dataset = config.data.dataset
     imagenet = dataset == "imagenet100"
@@ -57,6 +58,7 @@ def _compared_methods(config: Config) -> None:
         config.efc.augment, config.efc.pad = "padded_resized_crop", 4
     elif dataset == "tiny":
         config.efc.augment, config.efc.pad = "crop_flip", 8
+    config.ssre.augment = "standard" if dataset == "cifar100" else "flip"
     config.fcs.contrast_weight = 0.03 if config.scenario.tasks == 20 or imagenet else 0.1
     if imagenet:
         first = Schedule(160, 0.1, (80, 120, 150), 5e-4)

@@ -99,6 +99,7 @@ def test_hyper_parameters_of_the_compared_methods(name):
     assert fcs.contrast_weight == (0.03 if name.endswith("20") or imagenet else 0.1)
     ssre = config.ssre  # of CIFAR-100; no others were published
     assert recipe_of(ssre.recipe) == ADAM_SSRE
+    assert (ssre.augment, ssre.pad) == ("standard" if dataset == "cifar100" else "flip", 4)
     assert (ssre.temperature, ssre.distill_weight, ssre.prototype_weight, ssre.prototype_batch) == (
         0.1,
         1,

@@ -9,12 +9,18 @@ _MACHINE = (
     "train.steps_per_call",
 )  # all that a method with a recipe of its own reads of `train`
 
+# What PASS's first task depends on, which SSRE takes over.
+_FIRST_OF_PASS = (
+    *("pass_.temperature", "pass_.recipe.batch_size", "pass_.recipe.first"),
+    *("pass_.first_optimizer", "pass_.augment", "pass_.pad"),
+)
+
 OBJECTIVES: dict[str, Plugin[Objective]] = {
     "base": Plugin(base.make, ("train", "loss", "projector")),
     "lwf": Plugin(lwf.make, ("train", "loss", "projector", "lwf")),
     "efc": Plugin(efc.make, (*_MACHINE, "projector", "efc")),
     "fcs": Plugin(fcs.make, (*_MACHINE, "projector", "fcs")),
-    "ssre": Plugin(ssre.make, (*_MACHINE, "projector", "ssre"), first_from="pass"),
+    "ssre": Plugin(ssre.make, (*_MACHINE, "projector", "ssre", *_FIRST_OF_PASS), first_from="pass"),
 }
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rose_jax.data.augment import train_transform
 from rose_jax.models.fold import fold, fuse, zero_adapters
 from rose_jax.models.heads import Head, head_logits, init_head, normalize, renew_rows
 from rose_jax.train import losses
@@ -42,7 +43,9 @@ def make(parts: Parts) -> Objective:
 
 def make_ssre(parts: Parts) -> Objective:
     config, encoder, options = parts.config, parts.encoder, parts.config.ssre
-    dim, num_classes = encoder.feature_dim, parts.scenario.num_classes
+    dim, num_classes, transform = encoder.feature_dim, parts.scenario.num_classes, parts.transform
+    if options.augment:
+        transform = train_transform(options.augment, normalisation=config.data.normalisation, pad=options.pad)
 
     def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """Later tasks train no weight of the encoder: what they add to it starts from zero."""
@@ -58,7 +61,7 @@ def make_ssre(parts: Parts) -> Objective:
         return {"adapters": zero_adapters(trainable["encoder"]), "head": trainable["head"]}, {}
 
     def batch(key: Key, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
-        return Batch(parts.transform(key, images), labels, mask)
+        return Batch(transform(key, images), labels, mask)
 
     def loss(trainable: Trainable, kept: PyTree, prev: Prev, batch: Batch, task: Task, key: Key) -> LossResult:
         if prev is None:
