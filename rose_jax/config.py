@@ -259,6 +259,19 @@ class FeTrILOptions:
 
 
 @dataclass
+class SSREOptions:
+    base: str = choice(("plain", "pass"), "first task: cross-entropy alone, or row pass's, taken over as it is")
+    temperature: float = option(0.1, "of the logits", above=0)
+    distill_weight: float = option(1.0, "of the distances to the old encoder's features", at_least=0)
+    prototype_weight: float = option(10.0, "of the cross-entropy of old prototypes", at_least=0)
+    prototype_batch: int = option(128, "prototypes drawn for a step", at_least=1)
+    detach_similarity: bool = option(False, "no gradient through the likeness to old classes, as PyCIL has it")
+    recipe: Recipe = section(lambda: Recipe(128, _adam(101), Schedule(60, 2e-4, (45,), 5e-4)), "of SSRE's authors")
+    augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
+    pad: int = option(4, "of `augment`, as data.pad", at_least=0)
+
+
+@dataclass
 class EvaluationOptions:
     distance: str = choice(("cosine", "euclidean"), "of prototypes; euclidean: as LDC's paper prints it")
     batch_size: int = option(128, "test images of a batch", at_least=1)
@@ -297,6 +310,7 @@ class Config:
     frozen: FrozenOptions = section(FrozenOptions, "the encoder of rows fetril, fetril_fc, fecam_1, fecam")
     fecam: FeCAMOptions = section(FeCAMOptions, "rows fecam, fecam_1")
     fetril: FeTrILOptions = section(FeTrILOptions, "rows fetril, fetril_fc")
+    ssre: SSREOptions = section(SSREOptions, "row ssre")
     test: EvaluationOptions = section(EvaluationOptions, "how the test stream is scored")
     testtime: AdaptationOptions = section(AdaptationOptions, "test-time methods that read images")
 

@@ -55,10 +55,10 @@ def run(
         scores: dict[str, dict[str, Any]] = {}
         training: dict[str, dict[str, Any]] = {}
         with contextlib.ExitStack() as stack:
-            trajectories = {
-                name: stack.enter_context(contextlib.closing(Trajectory(name, parts, features, work)))
-                for name in groups
-            }
+            trajectories: dict[str, Trajectory] = {}
+            for name in groups:
+                trajectory = Trajectory(name, parts, features, work, trajectories)
+                trajectories[name] = stack.enter_context(contextlib.closing(trajectory))
             work.need_space(sum(trajectory.bytes_to_come() for trajectory in trajectories.values()))
             for name, trajectory in trajectories.items():
                 scorers = {

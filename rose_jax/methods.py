@@ -36,6 +36,7 @@ METHODS: dict[str, Row] = {
     "fetril_fc": Row("frozen", "none", "none", "fc", "ours"),
     "fecam_1": Row("frozen", "none", "none", "mahalanobis_common"),
     "fecam": Row("frozen", "none", "none", "mahalanobis"),
+    "ssre": Row("ssre", "none", "none", "head"),
 }
 
 

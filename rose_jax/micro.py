@@ -30,7 +30,7 @@ def micro(config: Config, plain: Sequence[AnyRecipe], expanded: Sequence[AnyReci
     config.model.width = 16
     config.data.pool = 2
     config.data.pad = 2  # of pooled pixels: as far as 4 before
-    config.efc.pad = 2
+    config.efc.pad = config.ssre.pad = 2
     for recipe in plain:
         cut(config, recipe, PLAIN_STEPS, PLAIN_BATCH)
     for recipe in expanded:
@@ -38,6 +38,7 @@ def micro(config: Config, plain: Sequence[AnyRecipe], expanded: Sequence[AnyReci
     # Prototypes are drawn beside a batch, as many as it has images.
     config.efc.prototype_batch = config.efc.recipe.batch_size
     config.fcs.prototype_batch = config.fcs.recipe.batch_size
+    config.ssre.prototype_batch = config.ssre.recipe.batch_size
 
 
 def cut(config: Config, recipe: AnyRecipe, steps: int, batch: int) -> None:

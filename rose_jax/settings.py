@@ -45,6 +45,8 @@ def _compared_methods(config: Config) -> None:
     """What the authors of LDC, DPCR, EFC and FCS use in this setting (docs/reproducibility.md).
 
     FeCAM's have one recipe for all data sets, which is the default of `frozen`; images are augmented as the setting's.
+    SSRE's released code has CIFAR-100's values alone, which are the defaults: TinyImageNet and ImageNet-100 get the same,
+    but for the augmentation, which is PASS's on each.
     """
     dataset = config.data.dataset
     imagenet = dataset == "imagenet100"
@@ -58,6 +60,7 @@ def _compared_methods(config: Config) -> None:
         config.efc.augment, config.efc.pad = "padded_resized_crop", 4
     elif dataset == "tiny":
         config.efc.augment, config.efc.pad = "crop_flip", 8
+    config.ssre.augment = "standard" if dataset == "cifar100" else "flip"
     config.fcs.contrast_weight = 0.03 if config.scenario.tasks == 20 or imagenet else 0.1
     if imagenet:
         first = Schedule(160, 0.1, (80, 120, 150), 5e-4)
@@ -112,13 +115,15 @@ def _thin(config: Config) -> None:
         _shorten(recipe, *(3, 2) if grows else (24, 10))
     _shorten(config.lwf.official, 24, 10)
     _shorten(config.frozen.recipe, 24, 0)
+    _shorten(config.ssre.recipe, 24, 10)
     _shorten(config.efc.recipe, 6, 2)
     config.efc.recipe.batch_size = 32
     config.efc.recipe.first.milestones = (3,)  # the second decay would have one epoch
 
 
 def _recipes(config: Config) -> tuple[TrainOptions | Recipe, ...]:
-    return config.train, config.lwf.official, config.efc.recipe, config.fcs.recipe, config.frozen.recipe
+    own = (config.efc.recipe, config.fcs.recipe, config.frozen.recipe, config.ssre.recipe)
+    return config.train, config.lwf.official, *own
 
 
 def _shorten(recipe: TrainOptions | Recipe, first: int, later: int) -> None:

@@ -199,6 +199,11 @@ class MakeOptimizer(Protocol):
         """Freezing a part of what is trainable is the optimizer's mask."""
 
 
+class Adopt(Protocol):
+    def __call__(self, snapshot: Snapshot, /) -> Snapshot:
+        """What another objective's first task has left, as this one goes on from it."""
+
+
 class Objective(NamedTuple):
     begin: Begin
     batch: MakeBatch
@@ -206,6 +211,9 @@ class Objective(NamedTuple):
     finish: Finish
     optimizer: MakeOptimizer
     train: TrainOptions | None = None  # a schedule of its own; None is the setting's
+    # If the registry names another objective whose first task is this one's as well (Plugin.first_from): how its snapshot
+    # is taken over. None: as configured, this one trains a first task of its own.
+    adopt: Adopt | None = lambda snapshot: snapshot
 
 
 # Compensation: how old prototypes move at the end of task t, with only D_t at hand.
@@ -377,3 +385,6 @@ class Plugin(NamedTuple, Generic[T]):
         str, ...
     ] = ()  # sections or keys of the config that it reads: results are named by their values
     provides: frozenset[str] = frozenset()  # objectives: parts of Snapshot.extra that a test-time method may need
+    # Objectives: the one whose first task this one takes over instead of training it once more. What that task depends
+    # on is part of this one's `options`, too.
+    first_from: str = ""

@@ -72,6 +72,7 @@ def test_hyper_parameters_are_the_paper_s(name):
 # What the authors of the compared methods use: (batch, first task, later tasks), each (epochs, lr, milestones, decay).
 ADAM_EFC = (64, (100, 1e-3, (45, 90), 2e-4), (100, 1e-4, (), 2e-4))
 ADAM_FCS = (64, (101, 1e-3, (45, 90), 2e-4), (101, 1e-3, (45, 90), 2e-4))
+ADAM_SSRE = (128, (101, 1e-3, (45, 90), 2e-4), (60, 2e-4, (45,), 5e-4))
 SGD_EFC = (64, (160, 0.1, (80, 120, 150), 5e-4), (100, 1e-5, (), 2e-4))
 SGD_FCS = (64, (161, 0.1, (80, 120, 150), 5e-4), (61, 1e-3, (25, 50), 2e-4))
 EFC_IMAGES = {"cifar100": ("padded_resized_crop", 4), "tiny": ("crop_flip", 8), "imagenet100": ("", 4)}
@@ -96,6 +97,15 @@ def test_hyper_parameters_of_the_compared_methods(name):
     assert (efc.augment, efc.pad, efc.head_lr_factor) == (*EFC_IMAGES[dataset], 10 if imagenet else 1)
     assert (fcs.distill_weight, fcs.transfer_weight, fcs.prototype_weight, fcs.prototype_batch) == (10, 1, 10, 64)
     assert fcs.contrast_weight == (0.03 if name.endswith("20") or imagenet else 0.1)
+    ssre = config.ssre  # of CIFAR-100; no others were published
+    assert recipe_of(ssre.recipe) == ADAM_SSRE
+    assert (ssre.augment, ssre.pad) == ("standard" if dataset == "cifar100" else "flip", 4)
+    assert (ssre.temperature, ssre.distill_weight, ssre.prototype_weight, ssre.prototype_batch) == (
+        0.1,
+        1,
+        10,
+        128,
+    )
     if warm:  # LDC's authors have no warm start
         assert config.lwf.official.first.epochs == 0
     else:

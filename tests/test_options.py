@@ -26,7 +26,7 @@ NOT_ZERO = {
 BELOW_ONE = {"train.momentum", "dpcr.threshold"}
 UP_TO_ONE = {"metric.per_class_weight", "fecam.beta"}
 MAY_BE_ZERO = {  # of the integers
-    *("seed", "data.pad", "data.images_per_class", "data.decode_workers", "efc.pad"),
+    *("seed", "data.pad", "data.images_per_class", "data.decode_workers", "efc.pad", "ssre.pad"),
     *("scenario.first_classes", "scenario.class_order_seed", "train.checkpoint_every", "metric.refresh"),
     *("lwf.official.first.epochs", "dpcr.refresh", "frozen.recipe.later.epochs"),
 }

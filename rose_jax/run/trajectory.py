@@ -1,7 +1,8 @@
 """A trajectory: the encoders that one objective trains, task after task, each left behind as a snapshot."""
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 
 from rose_jax.data.pipeline import TrainingBatches
-from rose_jax.errors import UserError
+from rose_jax.errors import UserError, unknown
 from rose_jax.run.features import Features
 from rose_jax.run.identity import digest_of, trajectory_options, tree_digest
 from rose_jax.run.stage import Stage
@@ -18,7 +19,7 @@ from rose_jax.runtime.checkpoint import Checkpoints, read_note
 from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.loop import Window, make_task, total_steps, train_steps
-from rose_jax.train.objectives import make_objective
+from rose_jax.train.objectives import OBJECTIVES, make_objective
 from rose_jax.train.schedule import task_schedule
 from rose_jax.train.step import TrainState, make_begin, make_step
 from rose_jax.types import ClassMemory, Parts, PyTree, Snapshot, Task
@@ -29,11 +30,24 @@ KEEP_IN_TASK = 2  # the newest may turn out damaged
 class Trajectory(Sequence[Snapshot]):
     """Trains what is missing and reads what is there; indexing gives the snapshot of a task."""
 
-    def __init__(self, name: str, parts: Parts, features: Features, work: Workdir):
+    def __init__(
+        self,
+        name: str,
+        parts: Parts,
+        features: Features,
+        work: Workdir,
+        siblings: Mapping[str, "Trajectory"] | None = None,
+        tasks: int = 0,
+    ):
+        """siblings: all that the run has open, by name; tasks: how many are to be trained, 0 is all."""
         self.name, self.parts, self.features, self.work = name, parts, features, work
         self.images, self.layout = features.images, features.images.layout
+        self._siblings = {} if siblings is None else siblings
+        self._tasks = tasks or self.images.scenario.num_tasks
         work.claim_trajectory(name, trajectory_options(parts.config, name))
         self.objective = make_objective(name, parts)
+        # Whose first task this one takes over; "" if it trains its own.
+        self.first_from = OBJECTIVES[name].first_from if self.objective.adopt is not None else ""
         self.options = self.objective.train or parts.config.train
         self.batches = TrainingBatches(self.images, self.options)
         self.checkpoints = Checkpoints(work.trajectory_folder(name))
@@ -44,7 +58,7 @@ class Trajectory(Sequence[Snapshot]):
         self._whole: dict[int, bool] = {}  # whether a task's snapshot is there and has been verified
 
     def __len__(self) -> int:
-        return self.images.scenario.num_tasks
+        return self._tasks
 
     def __getitem__(self, task: Any) -> Any:
         if task in self._loaded:
@@ -88,13 +102,19 @@ class Trajectory(Sequence[Snapshot]):
         to_come = len(missing) * snapshot + (KEEP_IN_TASK + 1) * _size(state)
         # Those of an interrupted run give way to new ones, so that what was begun may be finished.
         old = sum(_folder_size(folder) for folder in self.checkpoints.folder.glob("task_*"))
-        return max(to_come - old, 0)
+        elsewhere = 0
+        if self.first_from and 0 in missing and self.first_from not in self._siblings:  # a sibling counts its own
+            with self._source() as source:
+                elsewhere = source.bytes_to_come()
+        return max(to_come - old, 0) + elsewhere
 
     def train(self, task: int) -> float:
         """Trains task `task` unless its snapshot is there; returns seconds of training done now."""
         if self.has(task):
             self.checkpoints.remove_all(_step_prefix(task))  # a kill may have left some
             return 0.0
+        if task == 0 and self.first_from:
+            return self._take_over()
         begun = time.perf_counter()
         prev, traced = self[task - 1] if task else None, self._task(task)
         state, window = self._resume(self.begin(prev, traced), task)
@@ -115,7 +135,32 @@ class Trajectory(Sequence[Snapshot]):
             window=window,
             after_call=self.after_call(task, saved, every, last),
         )
-        snapshot = self.objective.finish(state.trainable, state.kept, prev, self.view(task), traced)
+        self._keep(task, self.objective.finish(state.trainable, state.kept, prev, self.view(task), traced))
+        return time.perf_counter() - begun
+
+    def _take_over(self) -> float:
+        """Task 0 is another objective's: trained there unless it is there already, and kept here as one's own."""
+        assert self.objective.adopt is not None
+        with self._source() as source:
+            seconds = source.train(0)
+            self._keep(0, self.objective.adopt(source[0]))
+        return seconds
+
+    @contextlib.contextmanager
+    def _source(self) -> Iterator["Trajectory"]:
+        """The trajectory whose first task is taken over: the run's own, else one that is opened for that task alone."""
+        name = self.first_from
+        if name in self._siblings:
+            yield self._siblings[name]
+            return
+        if name not in OBJECTIVES:
+            raise unknown(f"objective whose first task {self.name!r} takes over", name, OBJECTIVES)
+        opened = Trajectory(name, self.parts, self.features, self.work, self._siblings, tasks=1)
+        with contextlib.closing(opened) as source:
+            yield source
+
+    def _keep(self, task: int, snapshot: Snapshot) -> None:
+        """Saves what a task leaves behind; checkpoints inside the task are no longer needed."""
         # Process 0's copy: part of it each host has computed for itself, and CPUs of two kinds round differently.
         self._remember(task, self.layout.replicate(hosts.share(snapshot)))
         saved_tree = _to_dict(self._loaded[task])
@@ -126,7 +171,6 @@ class Trajectory(Sequence[Snapshot]):
         self.checkpoints.remove_all(_step_prefix(task))
         if task == 0:
             self.work.need_space(self.bytes_to_come())
-        return time.perf_counter() - begun
 
     def _task(self, task: int) -> Task:
         return make_task(self.images, task_schedule(self.options, task).weight_decay, task)

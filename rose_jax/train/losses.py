@@ -18,9 +18,13 @@ def cross_entropy(
 
 def cross_entropy_among(logits: jax.Array, labels: jax.Array, mask: jax.Array, among: jax.Array) -> jax.Array:
     """Mean CE of logits [n, C] over the outputs where among [C] is True."""
+    return masked_mean(row_entropies(logits, labels, among), mask)
+
+
+def row_entropies(logits: jax.Array, labels: jax.Array, among: jax.Array) -> jax.Array:
+    """CE_i [n] of logits [n, C] over the outputs where among [C] is True."""
     log_p = jax.nn.log_softmax(jnp.where(among[None, :], logits, _NEG), -1)
-    picked = jnp.take_along_axis(log_p, labels[:, None], 1)[:, 0]
-    return -masked_mean(picked, mask)
+    return -jnp.take_along_axis(log_p, labels[:, None], 1)[:, 0]
 
 
 def distillation(

@@ -18,6 +18,7 @@ from rose_jax.data.scenario import make_scenario
 from rose_jax.data.sources import ArraySplit, Dataset
 from rose_jax.errors import UserError
 from rose_jax.methods import METHODS, Row, resolve
+from rose_jax.models.tiny import tiny as tiny_net
 from rose_jax.run.features import Features
 from rose_jax.run.stage import Stage
 from rose_jax.runtime.programs import Programs
@@ -112,6 +113,7 @@ def small_features(layout, images_per_class=6) -> Features:
     config.train.batch_size = config.efc.recipe.batch_size = config.fcs.recipe.batch_size = 4
     config.frozen.recipe.batch_size = 4
     config.efc.prototype_batch = config.fcs.prototype_batch = 4
+    config.ssre.recipe.batch_size = config.ssre.prototype_batch = 4
     labels = np.tile(np.arange(6), images_per_class).astype(np.int32)
     rng = np.random.default_rng(0)
     split = ArraySplit(rng.integers(0, 256, (len(labels), *tiny.SHAPE), dtype=np.uint8), labels)
@@ -128,6 +130,8 @@ def test_two_programs_per_objective(name, devices, monkeypatch):
     if devices == 8 and name != "efc":  # the only one that keeps a batch
         pytest.skip("covered on one device")
     features = small_features(Layout(jax.devices()[:devices]))
+    if name == "ssre":  # it needs convolutions
+        features = Features(features.images, features.parts._replace(encoder=tiny_net(1)))
     images, layout = features.images, features.images.layout
     objective = make_objective(name, features.parts)
     batches = TrainingBatches(images, objective.train or features.parts.config.train)
@@ -147,7 +151,7 @@ def test_two_programs_per_objective(name, devices, monkeypatch):
         assert isinstance(snapshot, Snapshot)
         seen = np.asarray(snapshot.memory.origin)
         assert np.all(seen[images.scenario.offset(index) : images.scenario.seen(index)] == index)
-        assert snapshot.projector.shape == (tiny.DIM, tiny.DIM)
+        assert snapshot.projector.shape == (features.parts.encoder.feature_dim,) * 2
         prev = layout.replicate(snapshot)
     assert len(programs) == 2
 

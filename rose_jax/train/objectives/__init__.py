@@ -1,7 +1,7 @@
 """What the encoder is trained on: one file per objective, one line here."""
 
 from rose_jax.errors import unknown
-from rose_jax.train.objectives import base, efc, fcs, frozen, lwf
+from rose_jax.train.objectives import base, efc, fcs, frozen, lwf, ssre
 from rose_jax.types import Objective, Parts, Plugin
 
 _MACHINE = (
@@ -9,12 +9,19 @@ _MACHINE = (
     "train.steps_per_call",
 )  # all that a method with a recipe of its own reads of `train`
 
+# What PASS's first task depends on, which SSRE takes over.
+_FIRST_OF_PASS = (
+    *("pass_.temperature", "pass_.recipe.batch_size", "pass_.recipe.first"),
+    *("pass_.first_optimizer", "pass_.augment", "pass_.pad"),
+)
+
 OBJECTIVES: dict[str, Plugin[Objective]] = {
     "base": Plugin(base.make, ("train", "loss", "projector")),
     "lwf": Plugin(lwf.make, ("train", "loss", "projector", "lwf")),
     "efc": Plugin(efc.make, (*_MACHINE, "projector", "efc")),
     "fcs": Plugin(fcs.make, (*_MACHINE, "projector", "fcs")),
     "frozen": Plugin(frozen.make, (*_MACHINE, "frozen")),
+    "ssre": Plugin(ssre.make, (*_MACHINE, "projector", "ssre", *_FIRST_OF_PASS), first_from="pass"),
 }
 
 

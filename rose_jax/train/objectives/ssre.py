@@ -1,0 +1,156 @@
+"""SSRE (Zhu et al., CVPR 2022): after the first task only 1x1 adapters and the head learn; prototypes are replayed.
+
+When the first task ends, BatchNorm is folded into the convolutions; when a later one ends, its adapters are added to
+them (models/fold.py). Images that look like an old class are held to the old features, the others are learnt.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rose_jax.data.augment import train_transform
+from rose_jax.models.fold import fold, fuse, zero_adapters
+from rose_jax.models.heads import Head, head_logits, init_head, normalize, renew_rows
+from rose_jax.train import losses
+from rose_jax.train.optimizers import network
+from rose_jax.train.projector import NO_PROJECTOR, with_projector
+from rose_jax.train.schedule import follow
+from rose_jax.train.start import class_means, start
+from rose_jax.types import (
+    Array,
+    Batch,
+    ClassMemory,
+    FeaturePair,
+    Key,
+    LossParts,
+    LossResult,
+    Objective,
+    Parts,
+    Prev,
+    PyTree,
+    Snapshot,
+    StageView,
+    Task,
+    Trainable,
+)
+
+
+def make(parts: Parts) -> Objective:
+    return with_projector(make_ssre(parts), parts)
+
+
+def make_ssre(parts: Parts) -> Objective:
+    config, encoder, options = parts.config, parts.encoder, parts.config.ssre
+    dim, num_classes, transform = encoder.feature_dim, parts.scenario.num_classes, parts.transform
+    if options.augment:
+        transform = train_transform(options.augment, normalisation=config.data.normalisation, pad=options.pad)
+
+    def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
+        """Later tasks train no weight of the encoder: what they add to it starts from zero."""
+        trainable, stats = start(
+            parts,
+            key,
+            prev,
+            lambda head_key: init_head("linear", head_key, num_classes, dim),
+            lambda old, fresh: renew_rows(old, fresh, jnp.arange(num_classes) < task.offset),
+        )
+        if prev is None:
+            return trainable, stats
+        return {"adapters": zero_adapters(trainable["encoder"]), "head": trainable["head"]}, {}
+
+    def batch(key: Key, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
+        return Batch(transform(key, images), labels, mask)
+
+    def loss(trainable: Trainable, kept: PyTree, prev: Prev, batch: Batch, task: Task, key: Key) -> LossResult:
+        if prev is None:
+            return first_loss(trainable, kept, batch, task)
+        return later_loss(trainable, prev, batch, task, key)
+
+    def first_loss(trainable: Trainable, kept: PyTree, batch: Batch, task: Task) -> LossResult:
+        """ssre.base=plain: cross-entropy alone."""
+        variables = {"params": trainable["encoder"], "batch_stats": kept}
+        out, kept = encoder.apply(variables, batch.images, norm="batch", mask=batch.mask)
+        logits = head_logits(trainable["head"], out["feature"]) / options.temperature
+        ce = losses.cross_entropy(logits, batch.labels, batch.mask, 0, task.n_new)
+        return ce, LossParts(kept, {"ce": ce}, None)
+
+    def later_loss(trainable: Trainable, prev: Snapshot, batch: Batch, task: Task, key: Key) -> LossResult:
+        """mean_i (1 - s_i) CE_i + sum_i s_i |f_t(x_i) - f_{t-1}(x_i)| + lambda CE of prototypes, all logits / tau."""
+        features = encoder.apply(adapted(prev, trainable), batch.images, norm="running")[0]["feature"]
+        z_old = encoder.apply(prev.variables, batch.images, norm="running")[0]["feature"]
+        logits = head_logits(trainable["head"], features) / options.temperature
+        seen = task.offset + task.n_new
+        alike = likeness(features, prev.memory.mean, task.offset)
+        if options.detach_similarity:
+            alike = jax.lax.stop_gradient(alike)
+        chosen = jax.random.randint(key, (options.prototype_batch,), 0, task.offset)
+        replayed = head_logits(trainable["head"], jnp.asarray(prev.memory.mean)[chosen]) / options.temperature
+        among = jnp.arange(num_classes) < seen
+        terms = {
+            "ce": losses.masked_mean((1 - alike) * losses.row_entropies(logits, batch.labels, among), batch.mask),
+            "distill": held_back(alike, features, z_old, batch.mask),
+            "prototype": losses.cross_entropy_among(replayed, chosen, jnp.ones(len(chosen)), among),
+        }
+        total = (
+            terms["ce"] + options.distill_weight * terms["distill"] + options.prototype_weight * terms["prototype"]
+        )
+        return total, LossParts({}, terms, FeaturePair(z_old, features, batch.mask))
+
+    def finish(trainable: Trainable, kept: PyTree, prev: Prev, view: StageView, task: Task) -> Snapshot:
+        """Folds, or fuses; prototypes of old classes stay as they were made."""
+        if prev is None:
+            variables = fold({"params": trainable["encoder"], "batch_stats": kept})
+        else:
+            variables = adapted(prev, trainable)
+        memory = class_means(view, variables, num_classes, int(task.number))
+        if prev is not None:
+            old = jnp.arange(num_classes) < task.offset
+            memory = ClassMemory(
+                jnp.where(old[:, None], prev.memory.mean, memory.mean),
+                jnp.where(old, prev.memory.origin, memory.origin),
+            )
+        return Snapshot(variables, trainable["head"], NO_PROJECTOR, memory, extra={})
+
+    def optimizer(lr: jax.Array, task: Task, trainable: Trainable) -> optax.GradientTransformation:
+        return network("adam", lr, task.weight_decay, config.train.momentum)
+
+    return Objective(
+        begin,
+        batch,
+        loss,
+        finish,
+        optimizer,
+        follow(options.recipe, config.train),
+        adopt=functools.partial(adopt, num_classes) if options.base == "pass" else None,
+    )
+
+
+def adopt(num_classes: int, snapshot: Snapshot) -> Snapshot:
+    """PASS's first task as SSRE goes on from it: folded, and of its four outputs per class the upright one."""
+    head = upright_head(snapshot.head, num_classes)
+    return snapshot._replace(variables=fold(snapshot.variables), head=head, extra={})
+
+
+def upright_head(head: Head, num_classes: int) -> Head:
+    """Rows 4c of a head with four outputs per class."""
+    return {name: rows[:: len(rows) // num_classes] for name, rows in head.items()}
+
+
+def adapted(prev: Snapshot, trainable: Trainable) -> PyTree:
+    """The network before with the adapters in it; its own weights are constants here."""
+    params = fuse(prev.variables["params"], trainable["adapters"])
+    return {"params": params, "batch_stats": prev.variables["batch_stats"]}
+
+
+def likeness(features: jax.Array, prototypes: Array, n_old: jax.Array) -> jax.Array:
+    """s_i = max_c cos(z_i, p_c) [n] over the prototypes of the first n_old classes."""
+    cosines = normalize(features) @ normalize(prototypes).T
+    return jnp.max(jnp.where((jnp.arange(len(prototypes)) < n_old)[None, :], cosines, -1.0), axis=1)
+
+
+def held_back(alike: jax.Array, features: jax.Array, other: jax.Array, mask: jax.Array) -> jax.Array:
+    """sum_i s_i |z_i - z'_i|: a sum over the batch, so that it grows with its size."""
+    distance = losses.safe_sqrt(jnp.sum(jnp.square(features - other), -1))
+    return jnp.sum(jnp.where(mask, alike * distance, 0.0))
