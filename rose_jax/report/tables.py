@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rose_jax.report import paper
-from rose_jax.report.compare import Group, Spread, differences, identity, spread
+from rose_jax.report.compare import Group, Spread, flatten, identity, spread
 from rose_jax.report.runs import Run, one_line
 
 NOT_THE_PAPERS = "* a row of ours: not in the paper"
@@ -119,9 +119,12 @@ def comparison(groups: Sequence[Group]) -> Table:
 
 def config_differences(runs: Sequence[Run]) -> Table | None:
     """Every key of the config that is not the same in all runs, with its value in each; None if there is none."""
-    rows = [(key, *values) for key, values in differences(runs)]
+    flat = [flatten(run.config) for run in runs]
+    every = dict.fromkeys(itertools.chain(*flat))
+    lines = [(key, *(one_line(config.get(key, "-")) for config in flat)) for key in every]
+    rows = tuple(line for line in lines if len(set(line[1:])) > 1)
     header = ("config", *(one_line(run.workdir.resolve().name) for run in runs))
-    return Table(header, tuple(rows)) if rows and len(runs) > 1 else None
+    return Table(header, rows) if rows else None
 
 
 def text(table: Table) -> str:

@@ -129,10 +129,8 @@ def test_what_differs_in_more_than_the_seed_stays_apart(make_run):
     wider = make_run("f", seed=3)
     (wider / "config.json").write_text(json.dumps({"seed": 3, "model": {"width": 64}}))
     assert len(grouped(same[0], wider)) == 2
-    assert compare.differences([load(same[0]), load(wider)]) == [
-        ("seed", ["0", "3"]),
-        ("model.width", ["16", "64"]),
-    ]
+    table = tables.config_differences([load(same[0]), load(wider)])
+    assert table.rows == (("seed", "0", "3"), ("model.width", "16", "64"))
 
 
 def test_csv_holds_unrounded_numbers_and_the_papers_other_rows(make_run):
