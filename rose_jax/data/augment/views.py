@@ -99,9 +99,8 @@ def mix_classes(
     order_key, lam_key = jax.random.split(key)
     mask = jnp.ones(batch, bool) if mask is None else mask
     draws = jnp.where(mask[:, None], jax.random.uniform(order_key, (batch, times)), 2.0)
-    place = jnp.where(
-        mask, jnp.cumsum(mask) - 1, mask.sum() + jnp.cumsum(~mask) - 1
-    )  # [B] rank among images or among padding
+    # [B] rank among images or among padding
+    place = jnp.where(mask, jnp.cumsum(mask) - 1, mask.sum() + jnp.cumsum(~mask) - 1)
     partner = jnp.argsort(draws, axis=0)[place].T.reshape(-1)  # permutations
     itself = jnp.tile(jnp.arange(batch), times)
 
