@@ -30,6 +30,8 @@ METHODS: dict[str, Row] = {
     "ldc": Row("lwf", "ldc", "none", "ncm"),
     "efc": Row("efc", "own", "none", "head"),
     "fcs": Row("fcs", "own", "none", "head"),
+    "pass": Row("pass", "none", "none", "head"),
+    "il2a": Row("il2a", "none", "none", "head"),
 }
 
 

@@ -24,9 +24,10 @@ NOT_ZERO = {key for key in FLOATS if key.endswith(("sigma", "temperature"))}
 BELOW_ONE = {"train.momentum"}
 UP_TO_ONE = {"metric.per_class_weight"}
 MAY_BE_ZERO = {  # of the integers
-    *("seed", "data.pad", "data.images_per_class", "data.decode_workers", "efc.pad"),
+    *("seed", "data.pad", "data.images_per_class", "data.decode_workers"),
+    *("efc.pad", "pass_.pad", "il2a.pad"),
     *("scenario.first_classes", "scenario.class_order_seed", "train.checkpoint_every", "metric.refresh"),
-    "lwf.official.first.epochs",
+    *("lwf.official.first.epochs", "il2a.recipe.first.epochs"),
 }
 
 

@@ -117,7 +117,14 @@ _THEMES = {  # ink, faint lines, background; html.py uses the same backgrounds
     "dark": ("#e3e6ea", "#4a515a", "#14171b"),
 }
 
-_ELSEWHERE = {"base": ("-.", "P"), "lwf": ("--", "P"), "efc": ("-.", "X"), "fcs": (":", "h")}  # dash and marker
+_ELSEWHERE = {  # dash and marker
+    "base": ("-.", "P"),
+    "lwf": ("--", "P"),
+    "efc": ("-.", "X"),
+    "fcs": (":", "h"),
+    "pass": ("--", "p"),
+    "il2a": (":", "d"),
+}
 
 _LOOKS = {
     "rose": Look(_RED, "-", "o", 2.8, stands_out=True),

@@ -109,7 +109,8 @@ def small_features(layout, images_per_class=6) -> Features:
     config = Config()
     config.scenario.task_sizes = SIZES
     config.loss.expand_labels = True
-    config.train.batch_size = config.efc.recipe.batch_size = config.fcs.recipe.batch_size = 4
+    for recipe in (config.train, *(o.recipe for o in (config.efc, config.fcs, config.pass_, config.il2a))):
+        recipe.batch_size = 4
     config.efc.prototype_batch = config.fcs.prototype_batch = 4
     labels = np.tile(np.arange(6), images_per_class).astype(np.int32)
     rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """What the encoder is trained on: one file per objective, one line here."""
 
 from rose_jax.errors import unknown
-from rose_jax.train.objectives import base, efc, fcs, lwf
+from rose_jax.train.objectives import base, efc, fcs, il2a, lwf, pass_
 from rose_jax.types import Objective, Parts, Plugin
 
 _MACHINE = (
@@ -14,6 +14,8 @@ OBJECTIVES: dict[str, Plugin[Objective]] = {
     "lwf": Plugin(lwf.make, ("train", "loss", "projector", "lwf")),
     "efc": Plugin(efc.make, (*_MACHINE, "projector", "efc")),
     "fcs": Plugin(fcs.make, (*_MACHINE, "projector", "fcs")),
+    "pass": Plugin(pass_.make, (*_MACHINE, "projector", "pass_")),
+    "il2a": Plugin(il2a.make, (*_MACHINE, "projector", "il2a")),
 }
 
 
