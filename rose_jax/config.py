@@ -183,8 +183,8 @@ class DPCROptions:
     )
 
 
-def _adam(epochs: int) -> Schedule:
-    return Schedule(epochs, 1e-3, (45, 90), 2e-4)
+def _adam(epochs: int, milestones: tuple[int, ...] = (45, 90)) -> Schedule:
+    return Schedule(epochs, 1e-3, milestones, 2e-4)
 
 
 @dataclass
@@ -272,6 +272,39 @@ class SSREOptions:
 
 
 @dataclass
+class PassOptions:
+    temperature: float = option(0.1, "of the logits", above=0)
+    prototype_weight: float = option(10.0, "of the cross-entropy of noisy prototypes", at_least=0)
+    distill_weight: float = option(10.0, "of the distance to the old encoder's features", at_least=0)
+    radius: str = choice(("first_task", "running"), "when the noise's r is measured; running: averaged over tasks")
+    radius_of: str = choice(("variance", "deviation"), "deviation: mean of all standard deviations")
+    prototypes: str = choice(("augmented", "plain"), "images that prototypes and r are made of")
+    # Its authors' scheduler steps before each epoch, not after it: an epoch is missing before the first decay.
+    recipe: Recipe = section(lambda: Recipe(64, _adam(101, (44, 89)), _adam(101, (44, 89))), "of PASS's authors")
+    first_optimizer: str = choice(("adam", "sgd"), "of the first task")
+    augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
+    pad: int = option(4, "of `augment`, as data.pad", at_least=0)
+
+
+@dataclass
+class IL2AOptions:
+    temperature: float = option(0.1, "of the logits", above=0)
+    semantic_weight: float = option(10.0, "of the cross-entropy of augmented prototypes", at_least=0)
+    distill_weight: float = option(10.0, "of the distance to the old encoder's features", at_least=0)
+    gamma: float = option(2.5, "strength of the semantic augmentation", at_least=0)
+    legacy_cov_index: bool = option(True, "classes take each other's covariances, as in the authors' code")
+    distinct: bool = option(False, "no prototype twice in a step, as in the authors' TinyImageNet code")
+    mix_times: int = option(4, "permutations that a batch is mixed with", at_least=1)
+    mix_range: tuple[float, ...] = option(
+        (0.4, 0.6), "least and largest weight of a mixture", at_least=0, at_most=1
+    )
+    prototypes: str = choice(("augmented", "plain"), "images that means and covariances are made of")
+    recipe: Recipe = section(lambda: Recipe(64, _adam(101), _adam(101)), "of IL2A's authors", NO_SCHEDULE)
+    augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
+    pad: int = option(4, "of `augment`, as data.pad", at_least=0)
+
+
+@dataclass
 class EvaluationOptions:
     distance: str = choice(("cosine", "euclidean"), "of prototypes; euclidean: as LDC's paper prints it")
     batch_size: int = option(128, "test images of a batch", at_least=1)
@@ -311,6 +344,8 @@ class Config:
     fecam: FeCAMOptions = section(FeCAMOptions, "rows fecam, fecam_1")
     fetril: FeTrILOptions = section(FeTrILOptions, "rows fetril, fetril_fc")
     ssre: SSREOptions = section(SSREOptions, "row ssre")
+    pass_: PassOptions = section(PassOptions, "row pass, which is a word of Python's own")
+    il2a: IL2AOptions = section(IL2AOptions, "row il2a")
     test: EvaluationOptions = section(EvaluationOptions, "how the test stream is scored")
     testtime: AdaptationOptions = section(AdaptationOptions, "test-time methods that read images")
 
@@ -342,6 +377,10 @@ def validate(config: Config) -> Config:
         raise UserError(
             f"config.metric.per_class_weight {config.metric.per_class_weight} needs config.metric.source evolved: "
             f"{config.metric.source!r} has no covariance of each old class."
+        )
+    if len(config.il2a.mix_range) != 2 or config.il2a.mix_range[0] > config.il2a.mix_range[1]:
+        raise UserError(
+            f"config.il2a.mix_range is {config.il2a.mix_range}; it must be the least and the largest weight."
         )
     if config.model.compute_dtype == "float64":
         import jax  # slow, and few need it here

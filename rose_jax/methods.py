@@ -37,6 +37,8 @@ METHODS: dict[str, Row] = {
     "fecam_1": Row("frozen", "none", "none", "mahalanobis_common"),
     "fecam": Row("frozen", "none", "none", "mahalanobis"),
     "ssre": Row("ssre", "none", "none", "head"),
+    "pass": Row("pass", "none", "none", "head"),
+    "il2a": Row("il2a", "none", "none", "head"),
 }
 
 

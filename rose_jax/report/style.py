@@ -106,7 +106,14 @@ _THEMES = {  # ink, faint lines, background; page.py uses the same backgrounds
     "dark": ("#e3e6ea", "#4a515a", "#14171b"),
 }
 
-_ELSEWHERE = {"base": ("-.", "P"), "lwf": ("--", "P"), "efc": ("-.", "X"), "fcs": (":", "h")}  # dash and marker
+_ELSEWHERE = {  # dash and marker
+    "base": ("-.", "P"),
+    "lwf": ("--", "P"),
+    "efc": ("-.", "X"),
+    "fcs": (":", "h"),
+    "pass": ("--", "p"),
+    "il2a": (":", "d"),
+}
 
 _CLASSIFIERS = {"whitened": "*", "ridge": "p"}  # marker
 

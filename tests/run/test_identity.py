@@ -148,7 +148,10 @@ def test_digests_follow_the_options_that_a_row_reads():
 def test_a_trajectory_knows_its_own_options():
     for name in {row.objective for row in METHODS.values()}:
         keys = trajectory_options(small_config(), name)
-        assert (f"{name}.recipe.batch_size" in keys) == (name in ("efc", "fcs", "frozen", "ssre"))
+        section = {"pass": "pass_"}.get(name, name)
+        assert (f"{section}.recipe.batch_size" in keys) == (
+            name in ("efc", "fcs", "pass", "il2a", "frozen", "ssre")
+        )
         assert ("loss.kd_weight" in keys) == (name in ("base", "lwf"))
         assert not any(key.startswith(("evolution", "metric", "test.")) for key in keys)
         assert "train.log_every" not in keys, "it changes no number"
