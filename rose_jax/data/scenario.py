@@ -91,7 +91,7 @@ def _task_sizes(config: ScenarioOptions, num_classes: int) -> tuple[int, ...]:
     if rest <= 0 or rest % config.tasks:
         before, also = (f"a first task of {first} and ", " or first_classes") if first else ("", "")
         raise UserError(
-            f"{num_classes} classes do not split into {before}{config.tasks} equal tasks. Choose config.scenario.tasks"
-            f"{also} so that they do, or give config.scenario.task_sizes."
+            f"{num_classes} classes do not split into {before}{config.tasks} equal tasks. Choose "
+            f"config.scenario.tasks{also} so that they do, or give config.scenario.task_sizes."
         )
     return ((first,) if first else ()) + (rest // config.tasks,) * config.tasks
