@@ -31,7 +31,7 @@ def test_mistyped_names(name, hint):
     with pytest.raises(UserError) as error:
         resolve([name])
     assert f"Did you mean '{hint}'?" in str(error.value)
-    assert len(str(error.value)) < 300
+    assert len(str(error.value)) < 320
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,6 @@ def noise_radius(features: np.ndarray, labels: np.ndarray, kind: str) -> float:
 
 
 def running_radius(before: float, newest: float, n_old: int, n_new: int, kind: str) -> float:
-    """The paper's r: averaged over all classes so far, r^2 where it is a variance's."""
+    """r averaged over all classes so far; r^2 where it is a variance's."""
     power = 1 if kind == "deviation" else 2
     return float(((n_old * before**power + n_new * newest**power) / (n_old + n_new)) ** (1 / power))
