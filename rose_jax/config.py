@@ -52,12 +52,13 @@ class ModelOptions:
 
 @dataclass
 class Schedule:
-    """Learning rate of one kind of task: `lr`, times 0.1 at each milestone (an epoch)."""
+    """Learning rate of one kind of task: `lr`, times 0.1 at each milestone (an epoch), or along half a cosine."""
 
     epochs: int = option(100, "passes over the task's images", at_least=1)
     lr: float = option(0.1, "learning rate before the first milestone", at_least=0)
     milestones: tuple[int, ...] = option((), "epochs from which lr is a tenth", at_least=1, increasing=True)
     weight_decay: float = option(5e-4, "L2, added to the gradient", at_least=0)
+    decay: str = choice(("milestones", "cosine"), "cosine: to 0 over all epochs, without milestones")
 
 
 @dataclass
@@ -162,8 +163,28 @@ class LDCOptions:
     init: str = choice(("random", "identity"), "where the map starts")
 
 
-def _adam(epochs: int) -> Schedule:
-    return Schedule(epochs, 1e-3, (45, 90), 2e-4)
+@dataclass
+class DPCROptions:
+    """Row dpcr and rows named ..._ridge."""
+
+    lam: float = option(1e-9, "of the least-squares map from old to new features", at_least=0)
+    gamma: float = option(200.0, "ridge of the classifier, beside sums over all images", above=0)
+    threshold: float = option(
+        0.0,
+        "a class spans directions of at least this share of its largest; 0: as in the code",
+        at_least=0,
+        below=1,
+    )
+    sums: str = choice(
+        ("augmented", "plain"), "which images of the new task the classifier sums; augmented: the code"
+    )
+    refresh: int = option(
+        64, "evolved rows: least images between two solutions; 0: at stage start only", at_least=0
+    )
+
+
+def _adam(epochs: int, milestones: tuple[int, ...] = (45, 90)) -> Schedule:
+    return Schedule(epochs, 1e-3, milestones, 2e-4)
 
 
 @dataclass
@@ -192,6 +213,51 @@ class FCSOptions:
     first_optimizer: str = choice(("adam", "sgd"), "of the first task")
 
 
+NO_TRAINING = {
+    "later.epochs": Option(
+        "passes over a later task's images: none, for the encoder is frozen", at_least=0, at_most=0
+    )
+}
+
+
+@dataclass
+class FrozenOptions:
+    recipe: Recipe = section(
+        lambda: Recipe(128, Schedule(200, 0.1, (), 5e-4, "cosine"), Schedule(epochs=0)),
+        "of FeCAM's authors",
+        NO_TRAINING,
+    )
+    head: str = choice(("cosine", "linear"), "what the first task is trained with; linear: as FeTrIL's ports")
+
+
+@dataclass
+class FeCAMOptions:
+    """Defaults are what FeCAM's code does; where its paper says otherwise, that is the other value."""
+
+    beta: float = option(0.5, "of Tukey's transform x^beta; 1: none", above=0, at_most=1)
+    alpha1: float = option(1.0, "of the shrinkage: how much of the mean variance is added", at_least=0)
+    alpha2: float = option(1.0, "of the shrinkage: how much of the mean covariance is added", at_least=0)
+    shrink_times: int = option(2, "how often each class's covariance is shrunk; 1: as printed", at_least=1)
+    mean_covariance: str = choice(("nonzero", "all"), "entries off the diagonal that it is the mean of")
+    correlation: bool = option(True, "row fecam: each class's covariance becomes a correlation matrix")
+    scatter: str = choice(("total", "within"), "row fecam_1: about the task's mean, or each class about its own")
+    common_images: str = choice(("augmented", "plain"), "row fecam_1: images that the common covariance is of")
+    shrink_first: bool = option(False, "row fecam_1: whether the first task's covariance is shrunk, too")
+    first_stage: str = choice(
+        ("cosine", "mahalanobis"), "how the first stage predicts; cosine: to the head's rows"
+    )
+
+
+@dataclass
+class FeTrILOptions:
+    nearest: str = choice(("euclidean", "cosine"), "row fetril: which new class is nearest to an old one")
+    svm_c: float = option(1.0, "row fetril: C of the support vector machines", above=0)
+    svm_tol: float = option(1e-4, "row fetril: where their solver stops", above=0)
+    fc_nearest: str = choice(("cosine", "euclidean"), "row fetril_fc: as `nearest`; cosine: as in the ports")
+    fc_batch_size: int = option(128, "row fetril_fc: features of a step", at_least=1)
+    fc: Schedule = section(lambda: Schedule(50, 0.05, (), 5e-4, "cosine"), "row fetril_fc: of its layer")
+
+
 @dataclass
 class SSREOptions:
     base: str = choice(("plain", "pass"), "first task: cross-entropy alone, or row pass's, taken over as it is")
@@ -201,6 +267,39 @@ class SSREOptions:
     prototype_batch: int = option(128, "prototypes drawn for a step", at_least=1)
     detach_similarity: bool = option(False, "no gradient through the likeness to old classes, as PyCIL has it")
     recipe: Recipe = section(lambda: Recipe(128, _adam(101), Schedule(60, 2e-4, (45,), 5e-4)), "of SSRE's authors")
+    augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
+    pad: int = option(4, "of `augment`, as data.pad", at_least=0)
+
+
+@dataclass
+class PassOptions:
+    temperature: float = option(0.1, "of the logits", above=0)
+    prototype_weight: float = option(10.0, "of the cross-entropy of noisy prototypes", at_least=0)
+    distill_weight: float = option(10.0, "of the distance to the old encoder's features", at_least=0)
+    radius: str = choice(("first_task", "running"), "when the noise's r is measured; running: averaged over tasks")
+    radius_of: str = choice(("variance", "deviation"), "deviation: mean of all standard deviations")
+    prototypes: str = choice(("augmented", "plain"), "images that prototypes and r are made of")
+    # Its authors' scheduler steps before each epoch, not after it: an epoch is missing before the first decay.
+    recipe: Recipe = section(lambda: Recipe(64, _adam(101, (44, 89)), _adam(101, (44, 89))), "of PASS's authors")
+    first_optimizer: str = choice(("adam", "sgd"), "of the first task")
+    augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
+    pad: int = option(4, "of `augment`, as data.pad", at_least=0)
+
+
+@dataclass
+class IL2AOptions:
+    temperature: float = option(0.1, "of the logits", above=0)
+    semantic_weight: float = option(10.0, "of the cross-entropy of augmented prototypes", at_least=0)
+    distill_weight: float = option(10.0, "of the distance to the old encoder's features", at_least=0)
+    gamma: float = option(2.5, "strength of the semantic augmentation", at_least=0)
+    legacy_cov_index: bool = option(True, "classes take each other's covariances, as in the authors' code")
+    distinct: bool = option(False, "no prototype twice in a step, as in the authors' TinyImageNet code")
+    mix_times: int = option(4, "permutations that a batch is mixed with", at_least=1)
+    mix_range: tuple[float, ...] = option(
+        (0.4, 0.6), "least and largest weight of a mixture", at_least=0, at_most=1
+    )
+    prototypes: str = choice(("augmented", "plain"), "images that means and covariances are made of")
+    recipe: Recipe = section(lambda: Recipe(64, _adam(101), _adam(101)), "of IL2A's authors", NO_SCHEDULE)
     augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
     pad: int = option(4, "of `augment`, as data.pad", at_least=0)
 
@@ -238,9 +337,15 @@ class Config:
     sdc: SDCOptions = section(SDCOptions, "row sdc")
     adc: ADCOptions = section(ADCOptions, "row adc")
     ldc: LDCOptions = section(LDCOptions, "row ldc")
+    dpcr: DPCROptions = section(DPCROptions, "row dpcr, and rows named ..._ridge")
     efc: EFCOptions = section(EFCOptions, "row efc")
     fcs: FCSOptions = section(FCSOptions, "row fcs")
+    frozen: FrozenOptions = section(FrozenOptions, "the encoder of rows fetril, fetril_fc, fecam_1, fecam")
+    fecam: FeCAMOptions = section(FeCAMOptions, "rows fecam, fecam_1")
+    fetril: FeTrILOptions = section(FeTrILOptions, "rows fetril, fetril_fc")
     ssre: SSREOptions = section(SSREOptions, "row ssre")
+    pass_: PassOptions = section(PassOptions, "row pass, which is a word of Python's own")
+    il2a: IL2AOptions = section(IL2AOptions, "row il2a")
     test: EvaluationOptions = section(EvaluationOptions, "how the test stream is scored")
     testtime: AdaptationOptions = section(AdaptationOptions, "test-time methods that read images")
 
@@ -262,10 +367,20 @@ def validate(config: Config) -> Config:
         )
     if config.scenario.start == "cold" and config.scenario.first_classes:
         raise UserError("config.scenario.first_classes is for warm start; a cold one has equal tasks.")
+    for key in (key.removesuffix(".decay") for key in keys(config) if key.endswith(".decay")):
+        if get(config, key).decay == "cosine" and get(config, key).milestones:
+            raise UserError(
+                f"config.{key}.decay cosine has no milestones, but config.{key}.milestones is "
+                f"{get(config, key).milestones!r}. Give (), or decay milestones."
+            )
     if config.metric.per_class_weight and config.metric.source != "evolved":
         raise UserError(
             f"config.metric.per_class_weight {config.metric.per_class_weight} needs config.metric.source evolved: "
             f"{config.metric.source!r} has no covariance of each old class."
+        )
+    if len(config.il2a.mix_range) != 2 or config.il2a.mix_range[0] > config.il2a.mix_range[1]:
+        raise UserError(
+            f"config.il2a.mix_range is {config.il2a.mix_range}; it must be the least and the largest weight."
         )
     if config.model.compute_dtype == "float64":
         import jax  # slow, and few need it here

@@ -67,18 +67,14 @@ def read_features(path: Path) -> dict[str, np.ndarray]:
 
 def describe(result: EvolvedFeatures, labels: np.ndarray | None, old_classes: int) -> list[str]:
     """A few lines about the outcome; with labels, accuracy over images, over classes, and old against new."""
-    counts = result.counts
-    classes = len(result.prototypes)
+    counts, classes = result.counts, len(result.prototypes)
+    happened = {
+        "bad_rows": "rows with NaN or Inf: predicted -1, kept out of the queue",
+        "broken_steps": "updates were not finite and kept the previous prototypes",
+        "ill_posed_steps": "updates left some direction to the trained projector (dead channels or a queue shorter than d)",
+    }
     lines = [f"{counts['images']} images, {old_classes} old and {classes - old_classes} new classes"]
-    if counts["bad_rows"]:
-        lines.append(f"{counts['bad_rows']} rows with NaN or Inf: predicted -1, kept out of the queue")
-    if counts["broken_steps"]:
-        lines.append(f"{counts['broken_steps']} updates were not finite and kept the previous prototypes")
-    if counts["ill_posed_steps"]:
-        lines.append(
-            f"{counts['ill_posed_steps']} updates left some direction to the trained projector "
-            "(dead channels or a queue shorter than d)"
-        )
+    lines += [f"{counts[name]} {text}" for name, text in happened.items() if counts[name]]
     lines += [f"note: {note}" for note in result.notes]
     if labels is None:
         return lines
@@ -94,9 +90,9 @@ def describe(result: EvolvedFeatures, labels: np.ndarray | None, old_classes: in
         )
     right = result.predictions == labels
     per_class = [right[labels == c].mean() for c in np.unique(labels)]
-    parts = [("images", right), ("old classes", right[labels < old_classes])]
-    parts += [("new classes", right[labels >= old_classes])]
-    shown = [f"{name} {100 * hits.mean():.2f}" for name, hits in parts if hits.size]
+    old = labels < old_classes
+    parts = {"images": right, "old classes": right[old], "new classes": right[~old]}
+    shown = [f"{name} {100 * hits.mean():.2f}" for name, hits in parts.items() if hits.size]
     if per_class:
         lines.append(f"accuracy (%): class average {100 * np.mean(per_class):.2f}, {', '.join(shown)}")
     return lines

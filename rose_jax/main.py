@@ -21,9 +21,7 @@ _OVERWRITE = flags.DEFINE_bool(
     "Delete encoders in the workdir that were trained with other options; if seed, data, scenario or model differ, all.",
 )
 _WRITERS = flags.DEFINE_list("writers", [], "Log also to: tensorboard, wandb (extras of the same names).")
-_PROFILE = flags.DEFINE_integer(
-    "profile", 0, "Write a trace of so many training steps to WORKDIR/profile.", lower_bound=0
-)
+_PROFILE = flags.DEFINE_integer("profile", 0, "Trace so many training steps to WORKDIR/profile.", lower_bound=0)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes that run this command.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "With --distributed, where jax cannot detect it: host:port.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
@@ -43,7 +41,8 @@ def main(argv: list[str]) -> None:
         config.methods = tuple(_METHODS.value)
     # Resume is exact only where sums are; on other devices the flag means nothing.
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-    changed = _changed_keys(sys.argv)
+    # What makes a run something else than what its config file names.
+    changed = [key for key in _given_keys(sys.argv) if key != "seed" and key not in FREE_KEYS]
     if changed and config.preset == "full":
         config.preset = "custom"
     if changed:
@@ -57,14 +56,9 @@ def main(argv: list[str]) -> None:
     if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value > 0 or _PROCESS_ID.value >= 0:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     workdir = Path(_WORKDIR.value) if _WORKDIR.value else default_workdir(config)
+    writers = tuple(_WRITERS.value)
     try:
-        experiment.run(
-            config,
-            workdir,
-            overwrite=_OVERWRITE.value,
-            writers=tuple(_WRITERS.value),
-            profile_steps=_PROFILE.value,
-        )
+        experiment.run(config, workdir, overwrite=_OVERWRITE.value, writers=writers, profile_steps=_PROFILE.value)
     except hosts.Preempted as stop:
         print(f"Saved and {stop}. The same command continues there.", file=sys.stderr)
         sys.exit(hosts.PREEMPTED_EXIT_CODE)
@@ -92,9 +86,8 @@ def _parse(argv: list[str]) -> list[str]:
         return flags.FLAGS(argv)
     except (AttributeError, KeyError, flags.UnrecognizedFlagError) as error:
         known = keys(Config())
-        for argument in argv:
-            key = argument.lstrip("-").split("=")[0].removeprefix("config.")
-            if argument.lstrip("-").startswith("config.") and key not in known:
+        for key in _given_keys(argv):
+            if key not in known:
                 raise unknown("config key", key, known) from None
         raise UserError(str(error)) from None
     except flags.Error as error:
@@ -110,11 +103,10 @@ def _check_config_file(argv: list[str]) -> None:
                 raise UserError(f"There is no config file {path}. The paper's are in configs/ of the repository.")
 
 
-def _changed_keys(argv: list[str]) -> list[str]:
-    """Keys given on the command line that make a run something else than what its config file names."""
-    given = [argument.lstrip("-").split("=")[0] for argument in argv if argument.lstrip("-").startswith("config.")]
-    given = [key.removeprefix("config.") for key in given]
-    return [key for key in given if key != "seed" and key not in FREE_KEYS]
+def _given_keys(argv: list[str]) -> list[str]:
+    """Every KEY of a --config.KEY=VALUE on the command line."""
+    names = [argument.lstrip("-").split("=")[0] for argument in argv]
+    return [name.removeprefix("config.") for name in names if name.startswith("config.")]
 
 
 if __name__ == "__main__":

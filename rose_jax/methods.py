@@ -12,7 +12,8 @@ class Row(NamedTuple):
     compensation: str  # how old prototypes move after a task
     test_time: str  # what happens during the test stream
     classifier: str  # how a feature becomes a label
-    origin: str = "paper"  # "ours" marks rows that are in none of the paper's tables
+    # Rows that are in none of the paper's tables: "ours", or "published" by others.
+    origin: str = "paper"
 
 
 METHODS: dict[str, Row] = {
@@ -28,20 +29,28 @@ METHODS: dict[str, Row] = {
     "sdc": Row("lwf", "sdc", "none", "ncm"),
     "adc": Row("lwf", "adc", "none", "ncm"),
     "ldc": Row("lwf", "ldc", "none", "ncm"),
+    "dpcr": Row("lwf", "dpcr", "none", "ridge", "published"),
     "efc": Row("efc", "own", "none", "head"),
     "fcs": Row("fcs", "own", "none", "head"),
+    "fetril": Row("frozen", "none", "none", "svm"),
+    "fetril_fc": Row("frozen", "none", "none", "fc", "ours"),
+    "fecam_1": Row("frozen", "none", "none", "mahalanobis_common"),
+    "fecam": Row("frozen", "none", "none", "mahalanobis"),
     "ssre": Row("ssre", "none", "none", "head"),
+    "pass": Row("pass", "none", "none", "head"),
+    "il2a": Row("il2a", "none", "none", "head"),
 }
 
 
-WHITENED = "_whitened"
+WHITENED, RIDGE = "_whitened", "_ridge"
+SUFFIXES = {WHITENED: "whitened", RIDGE: "ridge"}  # any row + suffix: the same row with another classifier
 
 
 def resolve(names: Iterable[str]) -> dict[str, Row]:
     """Rows by name, in the order asked for.
 
-    Beside those above: "lwf+rose", any objective with any test-time method on top; and "rose_whitened", any row
-    with its prototypes compared in the evolved metric.
+    Beside those above: "lwf+rose", any objective with any test-time method on top; "rose_whitened", any row with
+    its prototypes compared in the evolved metric; and "rose_ridge", any row with DPCR's classifier.
     """
     rows = {}
     for name in names:
@@ -55,11 +64,17 @@ def resolve(names: Iterable[str]) -> dict[str, Row]:
 
 
 def find(name: str) -> Row | None:
-    plain = name.removesuffix(WHITENED)
+    plain, classifier = split(name)
     row = METHODS.get(plain) or _combination(plain)
-    if row is None or plain == name:
-        return row
-    return row._replace(classifier="whitened", origin="ours")
+    return row._replace(classifier=classifier, origin="ours") if row and classifier else row
+
+
+def split(name: str) -> tuple[str, str | None]:
+    """("rose", "whitened") of "rose_whitened", ("rose", None) of "rose"."""
+    for suffix, classifier in SUFFIXES.items():
+        if name.endswith(suffix):
+            return name.removesuffix(suffix), classifier
+    return name, None
 
 
 def _combination(name: str) -> Row | None:
@@ -79,9 +94,10 @@ def _combinations() -> dict[str, tuple[str, str]]:
 def _unknown(name: str) -> UserError:
     """The nearest of all names, and the short list of those that the others are made of."""
     plain = [*METHODS, *_combinations()]
-    nearest = difflib.get_close_matches(name, [*plain, *(row + WHITENED for row in plain)], n=1, cutoff=0.4)
+    suffixed = [row + suffix for row in plain for suffix in SUFFIXES]
+    nearest = difflib.get_close_matches(name, [*plain, *suffixed], n=1, cutoff=0.4)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UserError(
         f"Unknown method {name!r}.{hint} Known: {', '.join(METHODS)}; OBJECTIVE+TEST_TIME as lwf+rose; "
-        f"and each of these with {WHITENED}."
+        f"and each of these with {' or '.join(SUFFIXES)}."
     )

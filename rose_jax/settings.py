@@ -42,8 +42,9 @@ def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
 
 
 def _compared_methods(config: Config) -> None:
-    """What the authors of LDC, EFC and FCS use in this setting (docs/reproducibility.md).
+    """What the authors of LDC, DPCR, EFC, FCS, PASS and IL2A use in this setting (docs/reproducibility.md).
 
+    FeCAM's have one recipe for all data sets, which is the default of `frozen`; images are augmented as the setting's.
     SSRE's released code has CIFAR-100's values alone, which are the defaults: TinyImageNet and ImageNet-100 get the same,
     but for the augmentation, which is PASS's on each.
     """
@@ -54,6 +55,7 @@ def _compared_methods(config: Config) -> None:
         config.lwf.official = Recipe(
             128, Schedule(200, 0.1, (60, 120, 160), 5e-4), Schedule(100, lr, (45, 90), 2e-4)
         )
+    config.dpcr.gamma = 200.0 if dataset == "cifar100" else 2000.0
     if dataset == "cifar100":
         config.efc.augment, config.efc.pad = "padded_resized_crop", 4
     elif dataset == "tiny":
@@ -67,6 +69,21 @@ def _compared_methods(config: Config) -> None:
         first = Schedule(161, 0.1, (80, 120, 150), 5e-4)
         config.fcs.recipe = Recipe(64, first, Schedule(61, 1e-3, (25, 50), 2e-4))
         config.fcs.first_optimizer = "sgd"
+    _prototype_family(config)
+
+
+def _prototype_family(config: Config) -> None:
+    """PASS and IL2A were published for warm starts only; cold ones take the same values, the augmentation included."""
+    dataset = config.data.dataset
+    for options in (config.pass_, config.il2a):
+        options.augment = {"cifar100": "standard", "tiny": "flip", "imagenet100": "flip"}[dataset]
+    if dataset == "tiny":
+        config.il2a.recipe.batch_size, config.il2a.mix_range, config.il2a.distinct = 100, (0.3, 0.7), True
+    if dataset == "imagenet100":
+        first = Schedule(160, 0.1, (80, 120, 150), 5e-4)
+        config.pass_.recipe = Recipe(64, first, Schedule(100, 1e-3, (45, 90), 2e-4))
+        config.pass_.first_optimizer, config.pass_.temperature, config.pass_.radius_of = "sgd", 1.0, "deviation"
+        config.il2a.recipe = Recipe(first=Schedule(epochs=0))  # never published
 
 
 def preset(config: Config, arg: str) -> Config:
@@ -82,7 +99,9 @@ def preset(config: Config, arg: str) -> Config:
     if arg == "thin":
         _thin(config)
     elif arg == "micro":
-        grows = (*((config.train, config.lwf.official) if config.loss.expand_labels else ()), config.fcs.recipe)
+        grows: list[TrainOptions | Recipe] = [config.fcs.recipe, config.pass_.recipe, config.il2a.recipe]
+        if config.loss.expand_labels:
+            grows += [config.train, config.lwf.official]
         micro(
             config, [recipe for recipe in _recipes(config) if not any(recipe is other for other in grows)], grows
         )
@@ -91,7 +110,7 @@ def preset(config: Config, arg: str) -> Config:
             _shorten(recipe, 2, 1)
             recipe.batch_size = 32
     if arg == "smoke":
-        config.ldc.epochs = 2
+        config.ldc.epochs = config.fetril.fc.epochs = 2
         config.adc.samples = 20
         config.data.synthetic_if_missing = True
         config.data.images_per_class = 16
@@ -109,9 +128,14 @@ def _thin(config: Config) -> None:
     if grows:
         config.data.images_per_class = 100
         config.train.batch_size = config.fcs.recipe.batch_size = config.fcs.prototype_batch = 16
+    # An image is four with rotations, five with mixtures alone.
+    config.pass_.recipe.batch_size = config.il2a.recipe.batch_size = 16 if grows else 32
+    _shorten(config.pass_.recipe, *(9, 6) if grows else (6, 3))
+    _shorten(config.il2a.recipe, *(7, 5) if grows else (5, 2))
     for recipe in (config.train, config.fcs.recipe):
         _shorten(recipe, *(3, 2) if grows else (24, 10))
     _shorten(config.lwf.official, 24, 10)
+    _shorten(config.frozen.recipe, 24, 0)
     _shorten(config.ssre.recipe, 24, 10)
     _shorten(config.efc.recipe, 6, 2)
     config.efc.recipe.batch_size = 32
@@ -119,11 +143,13 @@ def _thin(config: Config) -> None:
 
 
 def _recipes(config: Config) -> tuple[TrainOptions | Recipe, ...]:
-    return config.train, config.lwf.official, config.efc.recipe, config.fcs.recipe, config.ssre.recipe
+    sections = (config.efc, config.fcs, config.frozen, config.ssre, config.pass_, config.il2a)
+    own = [options.recipe for options in sections]
+    return config.train, config.lwf.official, *own
 
 
 def _shorten(recipe: TrainOptions | Recipe, first: int, later: int) -> None:
-    """The same shape of decay over fewer epochs."""
+    """The same shape of decay over fewer epochs; a schedule without any stays so."""
     for schedule, epochs in ((recipe.first, first), (recipe.later, later)):
         if not schedule.epochs:
             continue

@@ -271,6 +271,9 @@ class Motion(NamedTuple):
     metric: ReadParams | None = None  # the evolution.Metric in which an evolution scores by itself
     refresh: int = 0  # least number of images between two calls of `follow` in a stream; 0: at its start only
     reads_pairs: bool = False  # whether `follow` wants the moments of the pairs
+    # (what `fit` gave, memory) -> memory: prototypes that a compensation has just moved by a linear map, kept to what
+    # the classifier knows of each class
+    confine: Callable[[PyTree, ClassMemory], ClassMemory] | None = None
 
 
 class Classifier(NamedTuple):

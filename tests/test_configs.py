@@ -75,6 +75,9 @@ ADAM_FCS = (64, (101, 1e-3, (45, 90), 2e-4), (101, 1e-3, (45, 90), 2e-4))
 ADAM_SSRE = (128, (101, 1e-3, (45, 90), 2e-4), (60, 2e-4, (45,), 5e-4))
 SGD_EFC = (64, (160, 0.1, (80, 120, 150), 5e-4), (100, 1e-5, (), 2e-4))
 SGD_FCS = (64, (161, 0.1, (80, 120, 150), 5e-4), (61, 1e-3, (25, 50), 2e-4))
+ADAM_PASS = (64, (101, 1e-3, (44, 89), 2e-4), (101, 1e-3, (44, 89), 2e-4))
+SGD_PASS = (64, (160, 0.1, (80, 120, 150), 5e-4), (100, 1e-3, (45, 90), 2e-4))
+PASS_IMAGES = {"cifar100": "standard", "tiny": "flip", "imagenet100": "flip"}
 EFC_IMAGES = {"cifar100": ("padded_resized_crop", 4), "tiny": ("crop_flip", 8), "imagenet100": ("", 4)}
 
 
@@ -106,12 +109,26 @@ def test_hyper_parameters_of_the_compared_methods(name):
         10,
         128,
     )
+    pass_, il2a = config.pass_, config.il2a
+    assert recipe_of(pass_.recipe) == (SGD_PASS if imagenet else ADAM_PASS)
+    assert (pass_.temperature, pass_.prototype_weight, pass_.distill_weight) == (1 if imagenet else 0.1, 10, 10)
+    assert (pass_.first_optimizer, pass_.radius_of) == (("sgd", "deviation") if imagenet else ("adam", "variance"))
+    assert pass_.augment == il2a.augment == PASS_IMAGES[dataset]
+    assert (il2a.temperature, il2a.semantic_weight, il2a.distill_weight, il2a.gamma) == (0.1, 10, 10, 2.5)
+    assert il2a.mix_range == ((0.3, 0.7) if dataset == "tiny" else (0.4, 0.6))
+    if imagenet:  # IL2A's authors have none
+        assert il2a.recipe.first.epochs == 0
+    else:
+        assert recipe_of(il2a.recipe) == (100 if dataset == "tiny" else 64, *ADAM_FCS[1:])
     if warm:  # LDC's authors have no warm start
         assert config.lwf.official.first.epochs == 0
     else:
         later = (100, 0.001 if dataset == "tiny" else 0.05, (45, 90), 2e-4)
         assert recipe_of(config.lwf.official) == (128, (200, 0.1, (60, 120, 160), 5e-4), later)
     assert config.loss.expand_labels == config.lwf.expand_labels == (warm and not imagenet)
+    frozen = config.frozen.recipe
+    assert recipe_of(frozen)[:2] == (128, (200, 0.1, (), 5e-4))
+    assert (frozen.first.decay, frozen.later.epochs, config.frozen.head) == ("cosine", 0, "cosine")
     assert (config.sdc.sigma, config.ldc.epochs, config.ldc.lr) == (0.3, 20, 1e-3)
     assert (config.adc.samples, config.adc.steps, config.adc.alpha) == (100, 3, 25)
 
@@ -168,9 +185,12 @@ def test_every_setting_builds_and_shape_checks(name, encoder, one_device):
 def test_every_preset_is_valid(name, arg):
     config = get_config(name, arg)
     assert config.preset == arg
-    assert config.train.first.epochs <= 24
-    for schedule in (config.train.first, config.train.later):
-        assert all(0 < milestone < schedule.epochs for milestone in schedule.milestones)
+    assert config.frozen.recipe.first.epochs <= 24
+    assert config.frozen.recipe.later.epochs == 0
+    for recipe in (config.train, *(o.recipe for o in (config.efc, config.fcs, config.pass_, config.il2a))):
+        for schedule in (recipe.first, recipe.later):
+            assert schedule.epochs <= 24
+            assert all(0 < milestone < schedule.epochs for milestone in schedule.milestones)
 
 
 def test_presets_keep_the_shape_of_the_schedule():

@@ -20,19 +20,25 @@ TUPLES = [key for key, item in DECLARED.items() if item.kind == tuple[int, ...]]
 CHOICES = [key for key, item in DECLARED.items() if item.option.choices]
 # Beside nan and inf: what a float may not be.
 ANY_FINITE = {"evolution.ridge"}
-NOT_ZERO = {key for key in FLOATS if key.endswith(("sigma", "temperature"))}
-BELOW_ONE = {"train.momentum"}
-UP_TO_ONE = {"metric.per_class_weight"}
+NOT_ZERO = {
+    key for key in FLOATS if key.endswith(("sigma", "temperature", "dpcr.gamma", "fecam.beta", "svm_c", "svm_tol"))
+}
+BELOW_ONE = {"train.momentum", "dpcr.threshold"}
+UP_TO_ONE = {"metric.per_class_weight", "fecam.beta"}
 MAY_BE_ZERO = {  # of the integers
     *("seed", "data.pad", "data.images_per_class", "data.decode_workers", "efc.pad", "ssre.pad"),
+    *("pass_.pad", "il2a.pad", "il2a.recipe.first.epochs"),
     *("scenario.first_classes", "scenario.class_order_seed", "train.checkpoint_every", "metric.refresh"),
-    "lwf.official.first.epochs",
+    *("lwf.official.first.epochs", "dpcr.refresh", "frozen.recipe.later.epochs"),
 }
+ONLY_ZERO = {"frozen.recipe.later.epochs"}
 
 
 def with_value(key, value):
     config = Config(scenario=config_lib.ScenarioOptions(start="warm"))  # which first_classes needs
     *path, last = key.split(".")
+    if last == "milestones":
+        get(config, ".".join(path)).decay = "milestones"  # a cosine has none
     setattr(get(config, ".".join(path)) if path else config, last, value)
     return config
 
@@ -62,7 +68,7 @@ def test_a_float_is_finite_and_in_its_range(key):
 def test_an_integer_is_in_its_range(key):
     assert refused(key, -1)
     assert refused(key, 0) == (key not in MAY_BE_ZERO)
-    assert not refused(key, 1)
+    assert refused(key, 1) == (key in ONLY_ZERO)
     assert all(refused(key, value) for value in ("1", 1.0, True, None))
 
 

@@ -33,12 +33,7 @@ class EvolvedFeatures(NamedTuple):
 
 
 def evolve_features(
-    z_old: Any,
-    z_new: Any,
-    old_prototypes: Any,
-    new_prototypes: Any,
-    projector: Any = None,
-    **options: Any,
+    z_old: Any, z_new: Any, old_prototypes: Any, new_prototypes: Any, projector: Any = None, **options: Any
 ) -> EvolvedFeatures:
     """Classify a stream of images while their features move the old prototypes (Alg. 2).
 
@@ -59,15 +54,11 @@ def evolve_features(
     size = min(-(-images // unit), -(-_IMAGES_PER_CALL // unit)) * unit
     predictions = np.empty(images, np.int32)
     for start in range(0, images, max(size, 1)):
-        stop = min(start + size, images)
-        pad = ((0, size - (stop - start)), (0, 0))
-        state, labels = evolution.step(
-            state,
-            np.pad(_float32(z_old[start:stop]), pad),
-            np.pad(_float32(z_new[start:stop]), pad),
-            np.arange(size) < stop - start,
-        )
-        predictions[start:stop] = np.asarray(labels)[: stop - start]
+        filled = min(size, images - start)
+        rows, pad = slice(start, start + filled), ((0, size - filled), (0, 0))
+        old, new = (np.pad(_float32(z[rows]), pad) for z in (z_old, z_new))
+        state, labels = evolution.step(state, old, new, np.arange(size) < filled)
+        predictions[rows] = np.asarray(labels)[:filled]
     return EvolvedFeatures(
         predictions,
         np.asarray(evolution.prototypes(state)),

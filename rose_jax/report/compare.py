@@ -10,6 +10,8 @@ from rose_jax.config import FREE_KEYS
 from rose_jax.report import paper
 from rose_jax.report.runs import Number, Run, Score, one_line
 
+MARKS = {"ours": " *", "published": " †"}  # by Score.origin
+
 
 @dataclass(frozen=True)
 class Group:
@@ -29,9 +31,9 @@ class Group:
         """Mean and deviation of a field of Score, such as "last"; None if no run has a number there."""
         return spread(getattr(score, field) for score in self.scores(method))
 
-    def star(self, method: str) -> str:
-        """The mark behind the name of a row that the paper does not have."""
-        return " *" if any(score.origin == "ours" for score in self.scores(method)) else ""
+    def mark(self, method: str) -> str:
+        """What follows the name of a row that the paper does not have."""
+        return next((MARKS[score.origin] for score in self.scores(method) if score.origin in MARKS), "")
 
     def leading(self, methods: Sequence[str], most: int, first: Sequence[str] = ("rose", "base")) -> list[str]:
         """At most `most` of the methods, in their order: those named in `first`, then the best by last accuracy."""
@@ -88,14 +90,6 @@ def points(gap: float, digits: int = 2) -> str:
     return f"{abs(gap):.{digits}f} points {'above' if gap >= 0 else 'below'}"
 
 
-def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """(config key, its value in each run) for every key that is not the same in all runs."""
-    flat = [_flatten(run.config) for run in runs]
-    keys = dict.fromkeys(key for f in flat for key in f)
-    rows = [(key, [one_line(f.get(key, "-")) for f in flat]) for key in keys]
-    return [(key, values) for key, values in rows if len(set(values)) > 1]
-
-
 def short_title(run: Run) -> str:
     """ "CIFAR-100 cold 10, thin"."""
     words = [paper.dataset_label(run.dataset), run.start, str(run.tasks) if run.tasks else ""]
@@ -106,13 +100,14 @@ def short_title(run: Run) -> str:
 def identity(run: Run) -> tuple[Any, ...]:
     """All of the setting and the config that can change a number, except the seed."""
     setting = {k: v for k, v in run.setting.items() if k not in ("seed", "note")}
-    config = {k: v for k, v in _flatten(run.config).items() if k not in ("seed", *FREE_KEYS)}
+    config = {k: v for k, v in flatten(run.config).items() if k not in ("seed", *FREE_KEYS)}
     return setting, config
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A config by dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{one_line(key)}"
-        flat.update(_flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
     return flat

@@ -18,9 +18,8 @@ def curves(groups: Sequence[Group], title: str = "") -> dict[str, Any]:
     """Accuracy over all seen classes after each task, a panel per group; a band of one deviation over several seeds."""
     panels = []
     for group in groups[:MOST_CURVE_PANELS]:
-        lines = [
-            plots.by_stage(m, _label(group, m), [s.per_stage for s in group.scores(m)]) for m in group.methods
-        ]
+        runs = {m: [score.per_stage for score in group.scores(m)] for m in group.methods}
+        lines = [plots.by_stage(m, _label(group, m), runs[m]) for m in runs]
         panels.append({"title": style.title(group.title, title) if title else "", "series": lines})
     return plots.stage_lines() | {"panels": panels}
 
@@ -40,19 +39,13 @@ def old_new(group: Group) -> dict[str, Any]:
 def confusion(group: Group) -> dict[str, Any]:
     """Where the test images of each task (row) are placed after the last stage, in per cent of the row."""
     grids = {m: row_percent(mean_grid(group, m, "confusion")) for m in group.methods}
-    axes = {"x": "predicted task", "y": "true task", "colors": "% of the true task"}
-    return _grids(group, grids) | axes
+    return _grids(group, grids, x="predicted task", y="true task", colors="% of the true task")
 
 
 def matrix(group: Group) -> dict[str, Any]:
     """Accuracy on each task (column) after each stage (row)."""
     grids = {m: mean_grid(group, m, "matrix") for m in group.methods}
-    return _grids(group, grids) | {
-        "x": "accuracy on task",
-        "y": "after task",
-        "colors": "accuracy, %",
-        "top": 100.0,
-    }
+    return _grids(group, grids, x="accuracy on task", y="after task", colors="accuracy, %", top=100.0)
 
 
 def drift_cosines(group: Group) -> dict[str, Any]:
@@ -79,17 +72,16 @@ def mean_grid(group: Group, method: str, field: str) -> Grid:
 
 def row_percent(counts: Grid) -> Grid:
     """Counts to per cent of each row; None in a row without images."""
-    totals = [sum(count or 0.0 for count in row) for row in counts]
+    pairs = [(row, sum(filter(None, row))) for row in counts]
     return tuple(
-        tuple(100 * count / total if count is not None and total > 0 else None for count in row)
-        for row, total in zip(counts, totals, strict=True)
+        tuple(100 * n / total if n is not None and total > 0 else None for n in row) for row, total in pairs
     )
 
 
-def _grids(group: Group, grids: dict[str, Grid]) -> dict[str, Any]:
+def _grids(group: Group, grids: dict[str, Grid], **axes: Any) -> dict[str, Any]:
     known = [m for m, grid in grids.items() if any(v is not None for row in grid for v in row)]
     chosen = group.leading(known, MOST_GRIDS)
-    return {"kind": "grids", "panels": [{"title": _label(group, m), "rows": grids[m]} for m in chosen]}
+    return {"kind": "grids", "panels": [{"title": _label(group, m), "rows": grids[m]} for m in chosen]} | axes
 
 
 def _series(group: Group, method: str, *fields: str, **more: Any) -> dict:
@@ -99,4 +91,4 @@ def _series(group: Group, method: str, *fields: str, **more: Any) -> dict:
 
 
 def _label(group: Group, method: str) -> str:
-    return style.short(method) + group.star(method)
+    return style.short(method) + group.mark(method)

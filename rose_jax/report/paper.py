@@ -93,6 +93,7 @@ def canonical_dataset(dataset: str) -> str:
 
 
 _ALIASES = {
+    "fecam": "fecam_c",
     "fecam_c_cov": "fecam_c",
     "fecam_1_cov": "fecam_1",
     "fecam1": "fecam_1",

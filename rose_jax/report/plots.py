@@ -14,7 +14,7 @@ import itertools
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -22,7 +22,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from rose_jax.report import style
 from rose_jax.report.compare import spread
@@ -119,9 +119,8 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
     if log_x:
         axes.set_xscale("log")
         ticks = sorted({float(v) for _, x, _, _ in drawn for v in x})
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(ticks, [f"{v:g}" for v in ticks])
+        axes.minorticks_off()
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     low, high = axes.get_ylim()
@@ -141,20 +140,8 @@ def _bars(data: Data, title: str) -> Figure | None:
     for position, one in enumerate(series):
         x = np.arange(len(groups)) + (position - (len(series) - 1) / 2) * width
         values, reaches = _values(one)
-        axes.bar(x, values, 0.92 * width, label=_label(one), yerr=reaches, **_fill(axes, one))
-        for at, value, reach in zip(x, values, reaches, strict=True):
-            if np.isfinite(value):
-                up, va = (1, "bottom") if value >= 0 else (-1, "top")
-                _number(
-                    axes,
-                    f"{value:.{digits}f}",
-                    at,
-                    value + up * reach,
-                    (0, 3 * up),
-                    va=va,
-                    ha="center",
-                    fontsize=9,
-                )
+        drawn = axes.bar(x, values, 0.92 * width, label=_label(one), yerr=reaches, **_fill(axes, one))
+        axes.bar_label(drawn, fmt=f"%.{digits}f", padding=3, fontsize=9)
     axes.axhline(0, color=axes.spines["bottom"].get_edgecolor(), linewidth=0.8)
     _names(axes.xaxis, range(len(groups)), groups)
     axes.set(ylabel=one_line(data["y"]))
@@ -171,8 +158,8 @@ def _rows(data: Data, title: str) -> Figure | None:
     ends = []
     for level, one in enumerate(series):
         (value, *_), (reach, *_) = _values(one)
-        axes.barh(level, value, height=0.68, xerr=reach, **_fill(axes, one))
-        _number(axes, f"{value:.3g}", value + reach, level, (4, 0), va="center", fontsize=10)
+        drawn = axes.barh(level, value, height=0.68, xerr=reach, **_fill(axes, one))
+        axes.bar_label(drawn, fmt="%.3g", padding=4, fontsize=10)
         ends.append(value + reach)
     _names(axes.yaxis, range(len(series)), [_label(one) for one in series])
     axes.invert_yaxis()
@@ -258,10 +245,6 @@ def _names(axis: Any, at: Iterable[float], names: Sequence[str]) -> None:
     axis.grid(False)
 
 
-def _number(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], **how: Any) -> None:
-    axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", **how)
-
-
 def _fill(axes: Axes, one: Data) -> dict[str, Any]:
     """How a bar is drawn: variants of a method are hatched, the paper's numbers are only outlined."""
     color, error = style.look(one["method"]).color, {"ecolor": _ink(axes), "error_kw": {"elinewidth": 1.2}}
@@ -292,10 +275,4 @@ def _column(values: Sequence[Any]) -> np.ndarray:
     return np.array([np.nan if finite(v) is None else float(v) for v in values], float)
 
 
-_KINDS: dict[str, Callable[[Data, str], Figure | None]] = {
-    "lines": _lines,
-    "bars": _bars,
-    "rows": _rows,
-    "histograms": _histograms,
-    "grids": _grids,
-}
+_KINDS = {"lines": _lines, "bars": _bars, "rows": _rows, "histograms": _histograms, "grids": _grids}

@@ -4,7 +4,7 @@ A number that is not finite becomes None here, so that tables and figures need t
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class Score:
     matrix: Grid = ()  # [stage][task], None above the diagonal
     confusion: Grid = ()  # [true task][predicted task], counts at the last stage
     drift_cosines: tuple[float, ...] = ()  # one per old class
-    origin: str = "paper"  # "ours": a row that the paper does not have
+    origin: str = "paper"  # "ours" or "published" (by others): a row that the paper does not have
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Run:
     @property
     def task_sizes(self) -> tuple[int, ...]:
         groups = self.setting.get("task_classes")
-        return tuple(len(g) for g in groups if _is_list(g)) if isinstance(groups, list) else ()
+        return tuple(len(g) for g in groups if isinstance(g, list)) if isinstance(groups, list) else ()
 
     @property
     def reduced(self) -> str:
@@ -87,16 +87,18 @@ class Run:
 def load(workdir: str | os.PathLike[str]) -> Run:
     """The run in `workdir`; a UserError names results.json when it is missing or not what we wrote."""
     workdir = Path(workdir)
-    path = workdir / "results.json"
-    results = _read_results(path)
-    setting = results.get("setting")
+    results = _read_results(workdir / "results.json")
+    try:
+        config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a report without the config is better than none
+        config = {}
     return Run(
         workdir=workdir,
-        setting=setting if isinstance(setting, dict) else {},
-        scores={one_line(name): _score(one_line(name), raw) for name, raw in results["scores"].items()},
-        train=_train(results.get("train")),
-        environment=results["environment"] if isinstance(results.get("environment"), dict) else {},
-        config=_read_config(workdir / "config.json"),
+        setting=_object(results.get("setting")),
+        scores={one_line(name): _score(one_line(name), _object(raw)) for name, raw in results["scores"].items()},
+        train=_train(_object(results.get("train"))),
+        environment=_object(results.get("environment")),
+        config=_object(config),
     )
 
 
@@ -107,9 +109,8 @@ def one_line(text: Any) -> str:
 
 def finite(value: Any) -> Number:
     """`value` as a float, or None for null, NaN, infinity and anything that is not a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None
 
 
 def _read_results(path: Path) -> dict[str, Any]:
@@ -117,9 +118,8 @@ def _read_results(path: Path) -> dict[str, Any]:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(
-            f"No {path}: either the folder is not a workdir or its run has not finished. {remake}"
-        ) from None
+        says = f"No {path}: either the folder is not a workdir or its run has not finished. {remake}"
+        raise UserError(says) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"{path} cannot be read ({one_line(error)}). Move it away. {remake}") from None
     if not isinstance(results, dict) or not isinstance(results.get("scores"), dict):
@@ -132,16 +132,7 @@ def _read_results(path: Path) -> dict[str, Any]:
     return results
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a report without the config is better than none
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
-def _score(name: str, raw: Any) -> Score:
-    raw = raw if isinstance(raw, dict) else {}
+def _score(name: str, raw: dict[str, Any]) -> Score:
     numbers = ("last", "average", "old", "new", "forgetting", "drift_cosine", "ms_per_image")
     return Score(
         name=name,
@@ -149,29 +140,25 @@ def _score(name: str, raw: Any) -> Score:
         matrix=_grid(raw.get("matrix")),
         confusion=_grid(raw.get("confusion")),
         drift_cosines=tuple(v for v in _row(raw.get("drift_cosines")) if v is not None),
-        origin="ours" if raw.get("origin") == "ours" else "paper",
+        origin=raw["origin"] if raw.get("origin") in ("ours", "published") else "paper",
         **{key: finite(raw.get(key)) for key in numbers},
     )
 
 
-def _train(raw: Any) -> dict[str, dict[str, Any]]:
+def _train(raw: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The totals under the key "", then each objective's own numbers, unless a single objective would repeat the totals."""
-    if not isinstance(raw, dict):
-        return {}
     totals = {key: value for key, value in raw.items() if not isinstance(value, dict | list)}
-    objectives = raw.get("objectives", {k: v for k, v in raw.items() if isinstance(v, dict)})
-    objectives = objectives if isinstance(objectives, dict) else {}
-    named = {one_line(k): v for k, v in objectives.items() if isinstance(v, dict)}
+    named = {one_line(k): v for k, v in _object(raw.get("objectives", raw)).items() if isinstance(v, dict)}
     return ({"": totals} if totals else {}) | (named if len(named) > 1 or not totals else {})
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _row(raw: Any) -> tuple[Number, ...]:
-    return tuple(finite(v) for v in raw) if _is_list(raw) else ()
+    return tuple(finite(v) for v in raw) if isinstance(raw, list) else ()
 
 
 def _grid(raw: Any) -> Grid:
-    return tuple(_row(r) for r in raw) if _is_list(raw) else ()
+    return tuple(_row(r) for r in raw) if isinstance(raw, list) else ()

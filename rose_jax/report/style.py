@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rose_jax.methods import WHITENED
+from rose_jax.methods import split
 from rose_jax.report.paper import canonical
 
 SEQUENTIAL = "cividis"  # perceptually uniform, and looks the same to colour-blind readers
@@ -30,15 +30,17 @@ class Look:
 def look(method: str) -> Look:
     """How `method` is drawn, the same in every figure. The look of an unknown name is computed from its letters.
 
-    A row of the paper on another objective's encoders (lwf+rose) or in another metric (rose_whitened) keeps its colour.
+    A row of the paper on another objective's encoders (lwf+rose) or with another classifier (rose_whitened) keeps its
+    colour.
     """
     name = canonical(method)
     if name in _LOOKS:
         return _LOOKS[name]
-    objective, _, row = name.removesuffix(WHITENED).rpartition("+")
-    if row in _LOOKS and (objective in _ELSEWHERE or name.endswith(WHITENED)):
+    plain, classifier = split(name)
+    objective, _, row = plain.rpartition("+")
+    if row in _LOOKS and (objective in _ELSEWHERE or classifier):
         dash, marker = _ELSEWHERE.get(objective, ("--", "*"))
-        return Look(_LOOKS[row].color, dash, "*" if name.endswith(WHITENED) else marker)
+        return Look(_LOOKS[row].color, dash, _CLASSIFIERS.get(classifier or "", marker))
     code = zlib.crc32(name.encode())
     colors, dashes, markers = (_BLUE, _GREEN, _ORANGE, _SKY, _PINK, _GREY), ("-", "--", ":", "-."), "X*ph"
     return Look(colors[code % 6], dashes[code // 6 % 4], markers[code // 24 % 4])
@@ -104,7 +106,16 @@ _THEMES = {  # ink, faint lines, background; page.py uses the same backgrounds
     "dark": ("#e3e6ea", "#4a515a", "#14171b"),
 }
 
-_ELSEWHERE = {"base": ("-.", "P"), "lwf": ("--", "P"), "efc": ("-.", "X"), "fcs": (":", "h")}  # dash and marker
+_ELSEWHERE = {  # dash and marker
+    "base": ("-.", "P"),
+    "lwf": ("--", "P"),
+    "efc": ("-.", "X"),
+    "fcs": (":", "h"),
+    "pass": ("--", "p"),
+    "il2a": (":", "d"),
+}
+
+_CLASSIFIERS = {"whitened": "*", "ridge": "p"}  # marker
 
 _LOOKS = {
     "rose": Look(_RED, "-", "o", 2.8, stands_out=True),
@@ -118,6 +129,7 @@ _LOOKS = {
     "sdc": Look(_PINK, "-", "^"),
     "lwf": Look(_GREY, "--", "v"),
     "lwf_ncm": Look(_GREY, ":", "P"),
+    "dpcr": Look(_SKY, "-.", "d"),
     "efc": Look(_GREEN, "--", "s"),
     "fcs": Look(_ORANGE, "--", "o"),
     "pass": Look(_PINK, "--", "D"),

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rose_jax.report import paper
-from rose_jax.report.compare import Group, Spread, differences, identity, spread
+from rose_jax.report.compare import Group, Spread, flatten, identity, spread
 from rose_jax.report.runs import Run, one_line
 
 NOT_THE_PAPERS = "* a row of ours: not in the paper"
+PUBLISHED = "† a method published by others: not in the paper"
 
 _COLUMNS = {  # heading: field of Score, decimals
     "last": ("last", 2),
@@ -44,7 +45,7 @@ def methods(group: Group) -> Table:
     for name in group.methods:
         cell = over_seeds.get(paper.canonical(name)) or paper.lookup(*setting, name)
         numbers = [_number(group.over_seeds(name, key), digits) for key, digits in _COLUMNS.values()]
-        rows.append((name + group.star(name), *numbers, *((_printed(cell), cell.table) if cell else ("", ""))))
+        rows.append((name + group.mark(name), *numbers, *((_printed(cell), cell.table) if cell else ("", ""))))
     header = ("method", *_COLUMNS, "paper", "its table")
     return _without_empty(header, rows, ("method", "last", "average"), _notes(group))
 
@@ -73,7 +74,7 @@ def stages(group: Group) -> Table | None:
     rows = []
     for name in group.methods:
         steps = itertools.zip_longest(range(count), *(score.per_stage for score in group.scores(name)))
-        rows.append((name + group.star(name), *(_number(spread(values), 1) for _, *values in steps)))
+        rows.append((name + group.mark(name), *(_number(spread(values), 1) for _, *values in steps)))
     return Table(("after task", *(str(t + 1) for t in range(count))), tuple(rows)) if count else None
 
 
@@ -118,9 +119,12 @@ def comparison(groups: Sequence[Group]) -> Table:
 
 def config_differences(runs: Sequence[Run]) -> Table | None:
     """Every key of the config that is not the same in all runs, with its value in each; None if there is none."""
-    rows = [(key, *values) for key, values in differences(runs)]
+    flat = [flatten(run.config) for run in runs]
+    every = dict.fromkeys(itertools.chain(*flat))
+    lines = [(key, *(one_line(config.get(key, "-")) for config in flat)) for key in every]
+    rows = tuple(line for line in lines if len(set(line[1:])) > 1)
     header = ("config", *(one_line(run.workdir.resolve().name) for run in runs))
-    return Table(header, tuple(rows)) if rows and len(runs) > 1 else None
+    return Table(header, rows) if rows else None
 
 
 def text(table: Table) -> str:
@@ -169,7 +173,8 @@ def to_csv(runs: Sequence[Run]) -> str:
 
 
 def _notes(group: Group) -> list[str]:
-    notes = [NOT_THE_PAPERS] if any(map(group.star, group.methods)) else []
+    marks = {group.mark(name).strip() for name in group.methods}
+    notes = [note for note in (NOT_THE_PAPERS, PUBLISHED) if note[0] in marks]
     if len(group.runs) > 1:
         seeds = ", ".join(one_line(r.seed) for r in group.runs)
         notes.append(f"Mean ± sample deviation over {len(group.runs)} runs (seeds {seeds}).")

@@ -23,7 +23,7 @@ from rose_jax.run.trajectory import Trajectory, snapshots_digest
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import read_arrays, write_arrays
 from rose_jax.runtime.sharding import Layout
-from rose_jax.runtime.workdir import Workdir
+from rose_jax.runtime.workdir import Workdir, differing_options
 
 
 def scores(
@@ -77,7 +77,7 @@ def earlier_scores(work: Workdir, config: Config, stages: int) -> dict[str, dict
         trained_with = work.trajectory_options(row.objective)
         if trained_with is None:  # the encoders are gone, and nothing contradicts their scores
             kept[name] = score
-        elif trained_with == trajectory_options(config, row.objective):
+        elif not differing_options(trained_with, trajectory_options(config, row.objective)):
             folder = work.trajectory_folder(row.objective)
             if score.get("encoders") == snapshots_digest(folder, stages):
                 kept[name] = score

@@ -99,6 +99,9 @@ class Scorer:
         # Set-up, stream and end run under the same number of BLAS threads, for that number changes rounding.
         fitted = self._last.params if self._last else None
         params = wait_with_one_blas_thread(self.classifier.fit, fitted, memory, view)
+        motion = self.classifier.motion
+        if motion and motion.confine and drift_map is not None and not adaptation.moves_prototypes:
+            memory = motion.confine(params, memory)
         model = Model(snapshot.variables, snapshot.head, snapshot.extra) if "images" in adaptation.reads else None
         start = Start(
             memory,
@@ -114,7 +117,6 @@ class Scorer:
         result = self._stream(adaptation, wait_with_one_blas_thread(init, start, self.classifier), view)
         finish = jax.jit(adaptation.finish, static_argnums=1)
         end = wait_with_one_blas_thread(finish, result.state, self.classifier)
-        motion = self.classifier.motion
         return Outcome(
             result.predictions,
             np.asarray(unmoved),

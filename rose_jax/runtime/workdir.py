@@ -200,7 +200,7 @@ class Workdir:
 
         def claim() -> None:
             there = self.trajectory_options(name)
-            differing = [] if there is None else _differing(there, here)
+            differing = [] if there is None else differing_options(there, here)
             if differing and not self.overwrite:
                 raise UserError(
                     f"The encoders of {name!r} in {self.path} were trained with other options:\n{_told(differing)}"
@@ -245,10 +245,10 @@ def difference(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, A
     """Keys whose values differ between two saved configurations, of those that all trajectories share."""
     flat = _flatten(here)
     shared = [key for key in flat if key.split(".")[0] in (*SHARED, "data_identity") and key not in FREE_KEYS]
-    return _differing(_flatten(there), {key: flat[key] for key in shared})
+    return differing_options(_flatten(there), {key: flat[key] for key in shared})
 
 
-def _differing(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def differing_options(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """A key that is newer than what was saved had its default then; one that is known no more means nothing."""
     there = _flatten(json.loads(Config().to_json())) | there
     return [(key, there.get(key), value) for key, value in here.items() if there.get(key) != value]

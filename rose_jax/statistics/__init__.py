@@ -1,1 +1,1 @@
-"""Class statistics in feature space that several axes share: covariances, Gaussians, paired features."""
+"""Class statistics in feature space that several axes share: covariances, moments, Gaussians, paired features."""

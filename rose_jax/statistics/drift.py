@@ -28,6 +28,16 @@ def paired_features(
     return Pairs(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
+def augmented_features(view: StageView, key: jax.Array, variables: PyTree) -> tuple[np.ndarray, np.ndarray]:
+    """Features [n, d] of one pass over D_t under one encoder, and internal labels [n]."""
+    features, classes = [], []
+    for images, labels, mask in view.train_batches(key, 1):
+        rows = np.asarray(mask)
+        features.append(np.asarray(view.encode(variables, images))[rows])
+        classes.append(np.asarray(labels)[rows])
+    return np.concatenate(features), np.concatenate(classes)
+
+
 def old_classes(memory: ClassMemory, stage: int) -> np.ndarray:
     """Classes of earlier tasks: the ones whose prototypes have to move."""
     origin = np.asarray(memory.origin)

@@ -32,6 +32,12 @@ def class_variances(features: np.ndarray, labels: np.ndarray, num_classes: int) 
     return variances
 
 
+def mean_deviation(features: np.ndarray, labels: np.ndarray) -> float:
+    """Mean of the standard deviations (biased, as np.std's) of all classes and dimensions."""
+    features = np.asarray(features, np.float64)
+    return float(np.mean([features[labels == c].std(0) for c in np.unique(labels)]))
+
+
 def sampling_factor(covariance: np.ndarray, jitter: float = 1e-5) -> np.ndarray:
     """L [..., d, d] with L L^T = covariance + jitter I, so that mean + L N(0, 1) is a sample.
 

@@ -34,7 +34,7 @@ def run(subject: Subject) -> Finding:
     notes = (f"At the last stage {bench.stages - 1} old encoders each have a projector of their own.",)
     lines = [tell.by_stage("rose", arm, [found], variant=v) for v, (arm, found) in enumerate(stages.items())]
     table = Table(("", "last", "average", "paper last"), tuple(rows), notes)
-    return Finding(says, table, tell.stage_lines(*lines), {"per_stage": stages})
+    return Finding(says, table, tell.stage_lines(*lines), {"per_stage": stages}, {})
 
 
 def follow(bench: Bench) -> Pass:

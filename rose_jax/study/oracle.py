@@ -46,7 +46,7 @@ def run(subject: Subject) -> Finding:
     figure = tell.stage_lines(*(tell.by_stage(method, method, [found]) for method, found in stages.items()))
     table = Table(("method", "last", "average", "paper last"), tuple(rows), notes)
     numbers = {"per_stage": stages, "descent": descent, "true_means_last": true_means, "head_per_stage": head}
-    return Finding(says, table, figure, numbers)
+    return Finding(says, table, figure, numbers, {})
 
 
 def with_true_means(bench: Bench, subject: Subject) -> float:

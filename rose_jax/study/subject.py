@@ -19,7 +19,7 @@ class Finding(NamedTuple):
     table: Table
     figure: dict[str, Any]  # plain data, see report/plots.py
     numbers: dict[str, Any]
-    options: dict[str, Any] = {}  # what the study varied and how often it drew  # noqa: RUF012
+    options: dict[str, Any]  # what the study varied and how often it drew
 
 
 class Subject:

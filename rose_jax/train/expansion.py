@@ -1,7 +1,7 @@
-"""Outputs beyond one per class: FCS's rotations and mixtures, with which RoSE's warm start is trained as well.
+"""Outputs beyond one per class: PASS's rotations, IL2A's mixtures, and both in FCS and RoSE's warm start.
 
-A head then has four rows per class (class c upright is row 4c), followed by one row per pair of the task's own
-classes. Both blocks have their final size from the start; masks say which rows are in use.
+With rotations a head has four rows per class (class c upright is row 4c); with mixtures one row per pair of the
+task's own classes follows. Both blocks have their final size from the start; masks say which rows are in use.
 """
 
 from typing import Any, NamedTuple
@@ -32,34 +32,49 @@ class Expansion(NamedTuple):
         return self.lasting + self.pairs[0 if first_task else 1]
 
 
-def make_expansion(expand: bool, parts: Parts, second_view: bool = True) -> Expansion:
+def make_expansion(
+    parts: Parts,
+    *,
+    rotate: bool,
+    mix: bool,
+    second_view: bool = False,
+    mix_times: int = 4,
+    mix_range: tuple[float, float] = views.MIX_RANGE,
+) -> Expansion:
+    """mix_times, mix_range: of `views.mix_classes`."""
     num_classes, sizes, transform = parts.scenario.num_classes, parts.scenario.sizes, parts.transform
-    if not expand:
+    if not (rotate or mix or second_view):
 
         def plain(key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
             return Batch(transform(key, images), labels, mask)
 
         return Expansion(num_classes, 1, (0, 0), plain)
-    pairs = views.n_pairs(sizes[0]), views.n_pairs(max(sizes[1:], default=1))
-    lasting = views.ROTATIONS * num_classes
+    per_class = views.ROTATIONS if rotate else 1
+    pairs = (views.n_pairs(sizes[0]), views.n_pairs(max(sizes[1:], default=1))) if mix else (0, 0)
+    lasting = per_class * num_classes
+
+    def turned(images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return views.rotations(images, labels) if rotate else (images, labels)
 
     def batch(key: jax.Array, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
-        """[B] -> 4B rotated and 4B mixed images, and the 4B of the second view, rotated alike, in `extra` if asked for."""
+        """[B] -> the B images, or 4B rotated ones, and `mix_times` B mixed; the second view, rotated alike, in `extra`."""
         augment_key, mix_key, view_key = jax.random.split(key, 3)
         augmented = transform(augment_key, images)
-        turned, turned_labels = views.rotations(augmented, labels)
-        mixed = views.mix_classes(mix_key, augmented, labels, task.offset, mask)
+        out_images, out_labels = turned(augmented, labels)
+        out_mask = jnp.repeat(mask, per_class)
+        if mix:
+            mixed = views.mix_classes(
+                mix_key, augmented, labels, task.offset, mask, times=mix_times, within=mix_range
+            )
+            out_images = jnp.concatenate([out_images, mixed.images])
+            out_labels = jnp.concatenate([out_labels, lasting + mixed.pair])
+            out_mask = jnp.concatenate([out_mask, mixed.valid])
         second = None
         if second_view:
-            second, _ = views.rotations(parts.normalise(views.second_view(view_key, images)), labels)
-        return Batch(
-            jnp.concatenate([turned, mixed.images]),
-            jnp.concatenate([turned_labels, lasting + mixed.pair]),
-            jnp.concatenate([jnp.repeat(mask, views.ROTATIONS), mixed.valid]),
-            extra=second,
-        )
+            second, _ = turned(parts.normalise(views.second_view(view_key, images)), labels)
+        return Batch(out_images, out_labels, out_mask, extra=second)
 
-    return Expansion(num_classes, views.ROTATIONS, pairs, batch)
+    return Expansion(num_classes, per_class, pairs, batch)
 
 
 def outputs_among(

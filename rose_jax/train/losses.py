@@ -104,6 +104,14 @@ def projection(z_old: jax.Array, z_new: jax.Array, projector: jax.Array, mask: j
     raise unknown("projector loss", kind, ("squared", "norm"))
 
 
+def batch_distance(features: jax.Array, other: jax.Array, mask: jax.Array) -> jax.Array:
+    """||F - F'||_F: one norm over the whole batch [n, d], so that it grows with the square root of its size.
+
+    PASS, IL2A and FCS distil by it.
+    """
+    return safe_sqrt(jnp.sum(jnp.where(mask[:, None], jnp.square(features - other), 0.0)))
+
+
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Mean of values [n] over the rows in mask; 0 where there are none."""
     weight = mask.astype(values.dtype)

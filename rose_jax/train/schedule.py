@@ -1,6 +1,7 @@
-"""Learning rates: a multi-step decay within a task, in RoSE's recipe scaled down in later tasks."""
+"""Learning rates: a decay within a task, by steps or along a cosine; in RoSE's recipe scaled down in later tasks."""
 
 import dataclasses
+import math
 
 from rose_jax.config import Recipe, Schedule, TrainOptions
 from rose_jax.types import TaskSplit
@@ -18,9 +19,15 @@ def task_schedule(train: TrainOptions, task: int) -> Schedule:
 
 
 def learning_rate(train: TrainOptions, scenario: TaskSplit, task: int, epoch: int) -> float:
-    """lr x 0.1 per milestone passed; from the second task on also lr_adapt = lr |C_t| / |C_1:t-1|."""
-    schedule = task_schedule(train, task)
-    lr = schedule.lr * 0.1 ** sum(epoch >= milestone for milestone in schedule.milestones)
+    """The schedule's; from the second task on also lr_adapt = lr |C_t| / |C_1:t-1|."""
+    lr = decayed(task_schedule(train, task), epoch)
     if task > 0 and train.adapt_lr:
         lr *= scenario.sizes[task] / scenario.offset(task)
     return lr
+
+
+def decayed(schedule: Schedule, epoch: int) -> float:
+    """lr x 0.1 per milestone passed, or torch's CosineAnnealingLR: lr (1 + cos(pi epoch / epochs)) / 2."""
+    if schedule.decay == "cosine":
+        return schedule.lr * (1 + math.cos(math.pi * epoch / schedule.epochs)) / 2
+    return schedule.lr * 0.1 ** sum(epoch >= milestone for milestone in schedule.milestones)

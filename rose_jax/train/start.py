@@ -33,7 +33,11 @@ def start(
 
 def class_means(view: StageView, variables: PyTree, num_classes: int, task: int) -> ClassMemory:
     """Eq. 2: prototypes of the new classes, from images that are not augmented."""
-    features, labels = view.encode_train(variables)
+    return means_of(*view.encode_train(variables), num_classes, task)
+
+
+def means_of(features: np.ndarray, labels: np.ndarray, num_classes: int, task: int) -> ClassMemory:
+    """Eq. 2 on features [n, d] of the new classes."""
     # On the host in float64: a scatter-add on a GPU adds in any order, and hosts must agree to the last bit.
     sums = np.zeros((num_classes, features.shape[1]))
     np.add.at(sums, labels, features)

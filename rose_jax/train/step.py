@@ -14,6 +14,7 @@ from rose_jax.runtime.sharding import Layout
 from rose_jax.types import Batch, LossParts, Objective, PyTree, Snapshot, Task
 
 _AUGMENT, _LOSS, _BEGIN = 1, 2, 0
+FINISH = 3  # of the passes that end a task
 
 
 class TrainState(NamedTuple):

@@ -3,7 +3,7 @@
 Steps (the objectives' in turns) and images are timed in the second task, when there is a teacher. Nothing is learnt: the
 first task is left as it was initialised. Costs are relative to `lwf` (training) and to plain NCM, `lwf_ncm` (test). The
 end of a task is the objective's finish and the compensation, "old network" has its head, "other" is what else the
-objective keeps.
+objective and the classifier keep.
 """
 
 import argparse
@@ -124,7 +124,8 @@ def score(name: str, row: Row, training: Training) -> dict[str, float]:
         "end of a task, s": training.end_seconds + seconds - (outcome.seconds - forward),
         "old network, MB": megabytes((left.variables, left.head)),
         "prototypes, MB": 0.0 if none else megabytes(outcome.memory.mean),
-        "other, MB": megabytes(left.extra),
+        # A head is counted with its network.
+        "other, MB": megabytes((left.extra, {} if row.classifier == "head" else outcome.params)),
         "test, ms per image": 1e3 * outcome.seconds / len(outcome.predictions),
     }
 

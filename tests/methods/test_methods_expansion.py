@@ -1,5 +1,7 @@
 """Rotations and mixtures as classes: RoSE's warm start and FCS, whole losses against float64 oracles."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from support import FakeStage, make_parts
 
 from rose_jax.config import Config
 from rose_jax.train import expansion as ex
-from rose_jax.train import losses
+from rose_jax.train import losses, replay
 from rose_jax.train.objectives import fcs, make_objective
 from rose_jax.types import Batch, ClassMemory, Snapshot, Task
 
@@ -186,7 +188,7 @@ def test_heads_carry_old_rows_and_drop_those_of_mixtures():
     np.testing.assert_array_equal(trainable["head"]["weight"][:8], prev.head["weight"][:8])
     assert not np.any(np.asarray(trainable["head"]["weight"][8:LASTING] == prev.head["weight"][8:]))
     assert float(trainable["head"]["scale"]) == 3.0
-    expansion = ex.make_expansion(True, parts())
+    expansion = ex.make_expansion(parts(), rotate=True, mix=True)
     kept = ex.lasting_head(expansion, trainable["head"])
     assert kept["weight"].shape == (LASTING, tiny.DIM)
     assert kept["scale"].shape == ()
@@ -195,7 +197,7 @@ def test_heads_carry_old_rows_and_drop_those_of_mixtures():
 def test_mixture_outputs_have_room_for_the_largest_task():
     config = Config()
     config.scenario.task_sizes = (4, 1, 3, 2)
-    expansion = ex.make_expansion(True, make_parts(config, None, 10, tiny.SHAPE))
+    expansion = ex.make_expansion(make_parts(config, None, 10, tiny.SHAPE), rotate=True, mix=True)
     assert expansion.pairs == (6, 3)
     later = Task(jnp.int32(2), jnp.int32(5), jnp.int32(3), jnp.float32(0))
     among = ex.outputs_among(expansion, expansion.width(False), later.offset, later.n_new, later)
@@ -205,8 +207,27 @@ def test_mixture_outputs_have_room_for_the_largest_task():
     np.testing.assert_array_equal(np.flatnonzero(among), np.arange(20))
 
 
+@pytest.mark.parametrize("rotate", [True, False])
+@pytest.mark.parametrize("mix", [True, False])
+def test_rotations_and_mixtures_come_apart(rotate, mix):
+    """Either alone is the part of both together that is asked for, moved to where its outputs lie."""
+    images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (4, *tiny.SHAPE)), jnp.uint8)
+    labels, mask = jnp.array([2, 3, 2, 3], jnp.int32), jnp.array([True, True, True, False])
+    args = (jax.random.key(0), images, labels, mask, task(1))
+    both = ex.make_expansion(parts(), rotate=True, mix=True).batch(*args)
+    made = ex.make_expansion(parts(), rotate=rotate, mix=mix)
+    assert (made.per_class, made.pairs) == (4 if rotate else 1, (PAIRS, PAIRS) if mix else (0, 0))
+    assert made.lasting == made.width(False) - made.pairs[1] == (24 if rotate else 6)
+    rows = np.r_[np.arange(16) if rotate else np.arange(0, 16, 4), np.arange(16, 32) if mix else []].astype(int)
+    got, upright = made.batch(*args), 16 if rotate else 4
+    np.testing.assert_array_equal(got.images, both.images[rows])
+    np.testing.assert_array_equal(got.mask, both.mask[rows])
+    np.testing.assert_array_equal(got.labels[:upright], both.labels[rows[:upright]] // (1 if rotate else 4))
+    np.testing.assert_array_equal(got.labels[upright:], both.labels[rows[upright:]] - LASTING + made.lasting)
+
+
 def test_expanded_batch_keeps_its_shape_and_masks_padding():
-    expansion = ex.make_expansion(True, parts(objective_transform))
+    expansion = ex.make_expansion(parts(objective_transform), rotate=True, mix=True, second_view=True)
     rng = np.random.default_rng(0)
     images = jnp.asarray(rng.integers(0, 256, (4, *tiny.SHAPE)), jnp.uint8)
     labels, mask = jnp.array([2, 3, 2, 3], jnp.int32), jnp.array([True, True, True, False])
@@ -236,7 +257,10 @@ def objective_transform(key, images):
 
 # FCS
 
-noisy_prototypes = jax.jit(fcs.noisy_prototypes, static_argnums=4)
+
+@functools.partial(jax.jit, static_argnums=4)
+def noisy_prototypes(key, memory, variance, n_old, size):
+    return replay.noisy_prototypes(key, memory.mean, fcs.mean_radius(memory, variance), n_old, size)
 
 
 def fcs_oracle(trainable, stats, prev, batch, config, offset, key):
@@ -308,7 +332,7 @@ def test_fcs_prototypes_train_the_head_alone_and_transfer_the_encoder_too():
 def test_fcs_distances_are_safe_where_nothing_moved():
     z = jnp.ones((3, 2))
     mask = jnp.array([True, True, False])
-    for distance in (fcs.batch_distance, fcs.mean_distance):
+    for distance in (losses.batch_distance, fcs.mean_distance):
         value, gradient = jax.value_and_grad(distance)(z, z, mask)
         assert float(value) == 0
         np.testing.assert_array_equal(gradient, 0)

@@ -110,7 +110,9 @@ def small_features(layout, images_per_class=6) -> Features:
     config = Config()
     config.scenario.task_sizes = SIZES
     config.loss.expand_labels = True
-    config.train.batch_size = config.efc.recipe.batch_size = config.fcs.recipe.batch_size = 4
+    sections = (config.efc, config.fcs, config.frozen, config.pass_, config.il2a)
+    for recipe in (config.train, *(options.recipe for options in sections)):
+        recipe.batch_size = 4
     config.efc.prototype_batch = config.fcs.prototype_batch = 4
     config.ssre.recipe.batch_size = config.ssre.prototype_batch = 4
     labels = np.tile(np.arange(6), images_per_class).astype(np.int32)
@@ -144,7 +146,7 @@ def test_two_programs_per_objective(name, devices, monkeypatch):
             # An executable refuses arguments of any other shape or placement than those it was compiled for.
             state, terms = programs.compiled("later" if prev else "first", step, *args)(*args)
         assert all(np.isfinite(value) for value in terms.values())
-        assert ("projector" in terms) == (index > 0)
+        assert ("projector" in terms) == (index > 0 and name != "frozen")
         view = Stage(features, index, [], np.empty(0, int), batches.options.batch_size)
         snapshot = objective.finish(state.trainable, state.kept, prev, view, task)
         assert isinstance(snapshot, Snapshot)

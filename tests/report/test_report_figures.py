@@ -61,12 +61,13 @@ def test_a_method_has_its_exact_colour_in_both_themes(make_run):
 
 
 def test_looks_are_distinct_and_stable():
-    known = dict.fromkeys(cell.method for cell in paper.cells()) | dict.fromkeys((*CORE, "gd_queue"))
+    known = dict.fromkeys(cell.method for cell in paper.cells()) | dict.fromkeys((*CORE, "gd_queue", "dpcr"))
     looks = {name: style.look(name) for name in known}
     assert len({(look.color, look.dash, look.marker) for look in looks.values()}) == len(looks)
-    for row in ("lwf+rose", "efc+rose", "rose_whitened", "lwf+rose_whitened"):
+    for row in ("lwf+rose", "efc+rose", "rose_whitened", "lwf+rose_whitened", "rose_ridge", "lwf+rose_ridge"):
         assert style.look(row).color == style.look("rose").color
         assert style.look(row) != style.look("rose")
+    assert style.look("rose_ridge") != style.look("rose_whitened")
     unknown = style.look("a method of next year")
     assert unknown == style.look("a method of next year")
     assert unknown not in looks.values()

@@ -19,7 +19,11 @@ def grouped(*workdirs):
 
 
 def test_text_is_aligned_and_carries_the_papers_number(make_run):
-    run = make_run(tasks=10, change=lambda r: r["scores"]["gd"].update(origin="ours"))
+    def change(results):
+        results["scores"]["gd"].update(origin="ours")
+        results["scores"]["projector"].update(origin="published")
+
+    run = make_run(tasks=10, change=change)
     lines = tables.text(tables.methods(grouped(run)[0])).splitlines()
     header, rows = lines[0], lines[2:6]
     assert " ".join(header.split()) == (
@@ -31,6 +35,8 @@ def test_text_is_aligned_and_carries_the_papers_number(make_run):
     assert rows[3].split()[-2:] == ["53.48", "tab:b0"]
     assert rows[2].startswith("gd *")
     assert tables.NOT_THE_PAPERS in lines
+    assert rows[1].startswith("projector †")
+    assert tables.PUBLISHED in lines
     assert not rows[0].startswith("base *")
 
 
@@ -123,10 +129,8 @@ def test_what_differs_in_more_than_the_seed_stays_apart(make_run):
     wider = make_run("f", seed=3)
     (wider / "config.json").write_text(json.dumps({"seed": 3, "model": {"width": 64}}))
     assert len(grouped(same[0], wider)) == 2
-    assert compare.differences([load(same[0]), load(wider)]) == [
-        ("seed", ["0", "3"]),
-        ("model.width", ["16", "64"]),
-    ]
+    table = tables.config_differences([load(same[0]), load(wider)])
+    assert table.rows == (("seed", "0", "3"), ("model.width", "16", "64"))
 
 
 def test_csv_holds_unrounded_numbers_and_the_papers_other_rows(make_run):

@@ -135,6 +135,11 @@ def test_digests_follow_the_options_that_a_row_reads():
     assert not changed("rose", metric__ridge=0.1)
     assert changed("gd_oracle", evolution__gd_lr=0.1)
     assert not changed("gd_oracle", evolution__alpha=0.1)
+    assert changed("fecam", fecam__alpha1=0.5)
+    assert changed("fecam_1", fecam__scatter="within")
+    assert changed("fetril", fetril__nearest="cosine")
+    assert not changed("fetril_fc", fetril__nearest="cosine")
+    assert not changed("fetril", fecam__alpha1=0.5)
     assert changed("batch_norm", testtime__batch_size=8)
     assert not changed("base", testtime__batch_size=8)
     assert not changed("rose", loss__kd_weight=1.0), "what trains an encoder is in the digest of the encoder"
@@ -143,7 +148,10 @@ def test_digests_follow_the_options_that_a_row_reads():
 def test_a_trajectory_knows_its_own_options():
     for name in {row.objective for row in METHODS.values()}:
         keys = trajectory_options(small_config(), name)
-        assert (f"{name}.recipe.batch_size" in keys) == (name in ("efc", "fcs", "ssre"))
+        section = {"pass": "pass_"}.get(name, name)
+        assert (f"{section}.recipe.batch_size" in keys) == (
+            name in ("efc", "fcs", "pass", "il2a", "frozen", "ssre")
+        )
         assert ("loss.kd_weight" in keys) == (name in ("base", "lwf"))
         assert not any(key.startswith(("evolution", "metric", "test.")) for key in keys)
         assert "train.log_every" not in keys, "it changes no number"

@@ -137,6 +137,8 @@ COMPARED = [
     ("efc", "float64", 1e-8),
     ("fcs", "float64", 1e-8),
     ("ssre", "float64", 1e-8),
+    ("pass", "float64", 1e-8),
+    ("il2a", "float64", 1e-8),
 ]
 
 
@@ -152,7 +154,8 @@ def test_three_steps_after_the_same_first_task_agree(name, dtype, tolerance):
 
 def second_tasks(made, name):
     """Three steps of the second task on one device and on eight, after a first one that they share."""
-    made.efc.recipe.batch_size = made.fcs.recipe.batch_size = made.ssre.recipe.batch_size = 20
+    for options in (made.efc, made.fcs, made.ssre, made.pass_, made.il2a):
+        options.recipe.batch_size = 20
 
     built = build(made, 1, name)
     step = make_step(built.objective, built.layout, 0)

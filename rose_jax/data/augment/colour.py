@@ -124,11 +124,8 @@ def _to_hsv(images: Array) -> tuple[Array, Array, Array]:
     red, green, blue = (images[:, c : c + 1].astype(jnp.float32) for c in range(3))
     top = jnp.maximum(red, jnp.maximum(green, blue))
     span = top - jnp.minimum(red, jnp.minimum(green, blue))
-    sixth = jnp.where(
-        red == top,
-        green - blue,
-        jnp.where(green == top, 2 * span + blue - red, 4 * span + red - green),
-    )
+    sixth = jnp.where(green == top, 2 * span + blue - red, 4 * span + red - green)
+    sixth = jnp.where(red == top, green - blue, sixth)
     gray = span == 0
     sixth = sixth / jnp.where(gray, 1, span)
     hue = jnp.floor(jnp.mod(sixth / 6 + 1, 1) * 255)

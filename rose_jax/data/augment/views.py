@@ -1,4 +1,4 @@
-"""What FCS adds to a batch, inside jit: rotations as classes, mixtures as classes, a second view.
+"""What FCS adds to a batch, inside jit: rotations as classes (PASS), mixtures as classes (IL2A), a second view.
 
 RoSE's warm start trains with the same (its supplement: "follow FCS").
 """
@@ -15,6 +15,7 @@ ROTATIONS = 4
 VIEW_SCALE = (0.2, 1.0)
 VIEW_JITTER = 0.4  # of brightness, contrast and saturation; of the hue, in turns
 VIEW_GRAYSCALE = 0.2
+MIX_RANGE = (0.4, 0.6)  # of a mixture's weights; IL2A's TinyImageNet has another one
 
 
 class Mixtures(NamedTuple):
@@ -86,11 +87,18 @@ def colour_jitter(images: Array, order: Array, strength: Array) -> Array:
 
 
 def mix_classes(
-    key: Array, images: Array, labels: Array, offset: Array, mask: Array | None = None, *, times: int = 4
+    key: Array,
+    images: Array,
+    labels: Array,
+    offset: Array,
+    mask: Array | None = None,
+    *,
+    times: int = 4,
+    within: tuple[float, float] = MIX_RANGE,
 ) -> Mixtures:
     """IL2A's class mixing: the batch with `times` permutations of itself, one new class per pair of classes.
 
-    lam * a + (1 - lam) * b with lam ~ Beta(20, 20), or 0.5 where that is not within [0.4, 0.6]. A mixture of a
+    lam * a + (1 - lam) * b with lam ~ Beta(20, 20), or 0.5 where that is not `within` (both ends are). A mixture of a
     class with itself is not valid. Images with mask False are padding: they are permuted among themselves, and their
     number changes nothing for the others (an image's draws depend on its row, since it is their first axis).
     images: float [B, H, W, C]; labels: int [B], from `offset` on; offset: int, the task's first class; mask: [B].
@@ -99,15 +107,14 @@ def mix_classes(
     order_key, lam_key = jax.random.split(key)
     mask = jnp.ones(batch, bool) if mask is None else mask
     draws = jnp.where(mask[:, None], jax.random.uniform(order_key, (batch, times)), 2.0)
-    place = jnp.where(
-        mask, jnp.cumsum(mask) - 1, mask.sum() + jnp.cumsum(~mask) - 1
-    )  # [B] rank among images or among padding
+    # [B] rank among images or among padding
+    place = jnp.where(mask, jnp.cumsum(mask) - 1, mask.sum() + jnp.cumsum(~mask) - 1)
     partner = jnp.argsort(draws, axis=0)[place].T.reshape(-1)  # permutations
     itself = jnp.tile(jnp.arange(batch), times)
 
     # The middle one of 39 uniform numbers is Beta(20, 20), and compiles sooner than jax.random.beta.
     lam = jnp.sort(jax.random.uniform(lam_key, (batch, times, 39)), axis=2)[:, :, 19]
-    lam = jnp.where((lam < 0.4) | (lam > 0.6), 0.5, lam).T.reshape(-1, 1, 1, 1)
+    lam = jnp.where((lam < within[0]) | (lam > within[1]), 0.5, lam).T.reshape(-1, 1, 1, 1)
     mixed = lam * images[itself] + (1 - lam) * images[partner]
 
     first, second = labels[itself] - offset, labels[partner] - offset

@@ -38,7 +38,8 @@ def warp(images: Array, maps: SourceMap, choice: Array) -> Array:
     row, column, fraction, inside = (jnp.asarray(part)[choice] for part in maps)  # each [B, H, W]
 
     # The three channels of a pixel are gathered as one integer: a third of the gathers.
-    packed = _pack([images[:, c].astype(jnp.int32) for c in range(3)]).reshape(batch, height * width)
+    red, green, blue = (images[:, c].astype(jnp.int32) for c in range(3))
+    packed = (red | green << 8 | blue << 16).reshape(batch, height * width)
 
     def tap(offset: int) -> Array:
         index = jnp.clip(row + offset, 0, height - 1) * width + column
@@ -59,11 +60,6 @@ def warp(images: Array, maps: SourceMap, choice: Array) -> Array:
     return jnp.stack([interpolate(c) for c in range(3)], axis=1).astype(jnp.uint8)
 
 
-def _pack(channels: Sequence[Array]) -> Array:
-    red, green, blue = channels
-    return red | green << 8 | blue << 16
-
-
 def _source_map(name: str, strength: float, height: int, width: int) -> SourceMap:
     y, x = np.mgrid[:height, :width]
     row, column, fraction = y, x, np.zeros((height, width))
@@ -80,9 +76,8 @@ def _source_map(name: str, strength: float, height: int, width: int) -> SourceMa
         raise ValueError(f"{name!r} is not one of {GEOMETRIC}")
     nearest = np.floor(row + fraction + 0.5)
     inside = (nearest >= 0) & (nearest < height) & (column >= 0) & (column < width)
-    return SourceMap(
-        row.astype(np.int32), column.clip(0, width - 1).astype(np.int32), fraction.astype(np.float32), inside
-    )
+    column = column.clip(0, width - 1)
+    return SourceMap(row.astype(np.int32), column.astype(np.int32), fraction.astype(np.float32), inside)
 
 
 def _rotated(degrees: float, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """What the encoder is trained on: one file per objective, one line here."""
 
 from rose_jax.errors import unknown
-from rose_jax.train.objectives import base, efc, fcs, lwf, ssre
+from rose_jax.train.objectives import base, efc, fcs, frozen, il2a, lwf, pass_, ssre
 from rose_jax.types import Objective, Parts, Plugin
 
 _MACHINE = (
@@ -20,7 +20,10 @@ OBJECTIVES: dict[str, Plugin[Objective]] = {
     "lwf": Plugin(lwf.make, ("train", "loss", "projector", "lwf")),
     "efc": Plugin(efc.make, (*_MACHINE, "projector", "efc")),
     "fcs": Plugin(fcs.make, (*_MACHINE, "projector", "fcs")),
+    "frozen": Plugin(frozen.make, (*_MACHINE, "frozen")),
     "ssre": Plugin(ssre.make, (*_MACHINE, "projector", "ssre", *_FIRST_OF_PASS), first_from="pass"),
+    "pass": Plugin(pass_.make, (*_MACHINE, "projector", "pass_")),
+    "il2a": Plugin(il2a.make, (*_MACHINE, "projector", "il2a")),
 }
 
 

@@ -35,7 +35,8 @@ def make(parts: Parts) -> Objective:
 
 def make_base(parts: Parts, options: LossOptions) -> Objective:
     config, encoder = parts.config, parts.encoder
-    expansion = make_expansion(options.expand_labels, parts, options.second_view)
+    expand = options.expand_labels
+    expansion = make_expansion(parts, rotate=expand, mix=expand, second_view=expand and options.second_view)
 
     def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """Later tasks have fresh rows of the head for new classes."""

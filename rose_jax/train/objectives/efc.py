@@ -21,7 +21,7 @@ from rose_jax.train.optimizers import network
 from rose_jax.train.projector import NO_PROJECTOR, with_projector
 from rose_jax.train.schedule import follow
 from rose_jax.train.start import class_means, start
-from rose_jax.train.step import task_key
+from rose_jax.train.step import FINISH, task_key
 from rose_jax.types import (
     Batch,
     ClassMemory,
@@ -39,7 +39,6 @@ from rose_jax.types import (
     Trainable,
 )
 
-_FINISH = 3  # purpose of the keys of the passes that end a task; training's are 0..2
 AUXILIARY = views.ROTATIONS - 1  # outputs per class of the first task's rotation head
 
 
@@ -142,7 +141,7 @@ def make_efc(parts: Parts) -> Objective:
         """Old means move by E_{t-1}'s drift; then E_t and the new classes' Gaussians, all on augmented images."""
         variables = {"params": trainable["encoder"], "batch_stats": kept["norm"]}
         before = variables if prev is None else prev.variables
-        key = task_key(config.seed, task.number, _FINISH)
+        key = task_key(config.seed, task.number, FINISH)
         pairs = paired_features(view, key, before, variables, transform)
         stage, offset = int(task.number), int(task.offset)
         extra = statistics(pairs, np.asarray(trainable["head"]["weight"]), offset + int(task.n_new), num_classes)

@@ -16,6 +16,7 @@ from rose_jax.train import losses
 from rose_jax.train.expansion import carry_head, contrast, lasting_head, make_expansion, outputs_among
 from rose_jax.train.optimizers import network
 from rose_jax.train.projector import NO_PROJECTOR, with_projector
+from rose_jax.train.replay import noisy_prototypes
 from rose_jax.train.schedule import follow
 from rose_jax.train.start import class_means, start
 from rose_jax.types import (
@@ -44,7 +45,7 @@ def make(parts: Parts) -> Objective:
 def make_fcs(parts: Parts) -> Objective:
     config, encoder, options = parts.config, parts.encoder, parts.config.fcs
     dim, num_classes = encoder.feature_dim, parts.scenario.num_classes
-    expansion = make_expansion(True, parts)
+    expansion = make_expansion(parts, rotate=True, mix=True, second_view=True)
 
     def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """T starts as the identity in every later task; the first has none."""
@@ -69,14 +70,13 @@ def make_fcs(parts: Parts) -> Objective:
         total, lent_keys, pair = terms["ce"], None, None
         if prev is not None:
             z_old = encoder.apply(prev.variables, batch.images, norm="running")[0]["feature"]
-            noisy = noisy_prototypes(
-                key, prev.memory, prev.extra["variance"], task.offset, options.prototype_batch
-            )
+            radius = mean_radius(prev.memory, prev.extra["variance"])
+            noisy = noisy_prototypes(key, prev.memory.mean, radius, task.offset, options.prototype_batch)
             lent = jax.lax.stop_gradient(transfer(trainable["transfer"], noisy[0]))
             lent_labels = expansion.per_class * noisy[1]
             lent_logits = head_logits(trainable["head"], lent) / options.temperature
             terms |= {
-                "distill": batch_distance(features, z_old, batch.mask),
+                "distill": losses.batch_distance(features, z_old, batch.mask),
                 "transfer": mean_distance(features, transfer(trainable["transfer"], z_old), batch.mask),
                 "prototype": losses.cross_entropy(
                     lent_logits, lent_labels, jnp.ones(len(lent)), 0, expansion.per_class * seen
@@ -138,23 +138,12 @@ def transfer(network: dict[str, jax.Array], features: Array) -> jax.Array:
     return jnp.asarray(features) @ network["weight"] + network["bias"][None, :]
 
 
-def batch_distance(features: jax.Array, other: jax.Array, mask: jax.Array) -> jax.Array:
-    """||F - F'||_F: one norm over the whole batch [n, d], so that it grows with the square root of its size."""
-    return losses.safe_sqrt(jnp.sum(jnp.where(mask[:, None], jnp.square(features - other), 0.0)))
-
-
 def mean_distance(features: jax.Array, other: jax.Array, mask: jax.Array) -> jax.Array:
     """mean_i |z_i - z'_i|, not squared."""
     return losses.masked_mean(losses.safe_sqrt(jnp.sum(jnp.square(features - other), -1)), mask)
 
 
-def noisy_prototypes(
-    key: jax.Array, memory: ClassMemory, variance: jax.Array, n_old: jax.Array, size: int
-) -> tuple[jax.Array, jax.Array]:
-    """p_c + r N(0, 1) [size, d] for random old classes c [size]; r^2 is the mean of their variances [C]."""
-    class_key, noise_key = jax.random.split(key)
-    chosen = jax.random.randint(class_key, (size,), 0, n_old)
+def mean_radius(memory: ClassMemory, variance: jax.Array) -> jax.Array:
+    """r, where r^2 is the mean of the variances [C] of known classes."""
     known = memory.origin >= 0
-    radius = jnp.sqrt(jnp.sum(jnp.where(known, variance, 0.0)) / jnp.maximum(known.sum(), 1))
-    noise = jax.random.normal(noise_key, (size, memory.mean.shape[1]))
-    return memory.mean[chosen] + radius * noise, chosen
+    return jnp.sqrt(jnp.sum(jnp.where(known, variance, 0.0)) / jnp.maximum(known.sum(), 1))
