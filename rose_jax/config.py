@@ -260,7 +260,9 @@ class FeTrILOptions:
 
 @dataclass
 class SSREOptions:
-    base: str = choice(("plain", "pass"), "first task: cross-entropy alone, or row pass's, taken over as it is")
+    base: str = choice(
+        ("pass", "plain"), "first task: row pass's, taken over as it is; plain: cross-entropy alone"
+    )
     temperature: float = option(0.1, "of the logits", above=0)
     distill_weight: float = option(1.0, "of the distances to the old encoder's features", at_least=0)
     prototype_weight: float = option(10.0, "of the cross-entropy of old prototypes", at_least=0)
