@@ -71,7 +71,7 @@ def describe(result: EvolvedFeatures, labels: np.ndarray | None, old_classes: in
     happened = {
         "bad_rows": "rows with NaN or Inf: predicted -1, kept out of the queue",
         "broken_steps": "updates were not finite and kept the previous prototypes",
-        "ill_posed_steps": "updates left some direction to the trained projector (dead channels or a queue shorter than d)",
+        "ill_posed_steps": "updates left some direction to the projector (dead channels or a queue shorter than d)",
     }
     lines = [f"{counts['images']} images, {old_classes} old and {classes - old_classes} new classes"]
     lines += [f"{counts[name]} {text}" for name, text in happened.items() if counts[name]]

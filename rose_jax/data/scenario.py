@@ -86,16 +86,12 @@ def _class_order(config: ScenarioOptions, num_classes: int) -> np.ndarray:
 
 def _task_sizes(config: ScenarioOptions, num_classes: int) -> tuple[int, ...]:
     """Cold T: T equal tasks. Warm T: a first task (half of the classes unless told), then T equal ones."""
-    first = 0
-    if config.start == "warm":
-        first = config.first_classes or num_classes // 2
+    first = (config.first_classes or num_classes // 2) if config.start == "warm" else 0
     rest = num_classes - first
     if rest <= 0 or rest % config.tasks:
+        before, also = (f"a first task of {first} and ", " or first_classes") if first else ("", "")
         raise UserError(
-            f"{num_classes} classes do not split into "
-            + (f"a first task of {first} and " if first else "")
-            + f"{config.tasks} equal tasks. Choose config.scenario.tasks"
-            + (" or first_classes" if first else "")
-            + " so that they do, or give config.scenario.task_sizes."
+            f"{num_classes} classes do not split into {before}{config.tasks} equal tasks. Choose "
+            f"config.scenario.tasks{also} so that they do, or give config.scenario.task_sizes."
         )
     return ((first,) if first else ()) + (rest // config.tasks,) * config.tasks

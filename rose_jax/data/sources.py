@@ -257,7 +257,7 @@ def _check(dataset: Dataset, where: Path, root: Path) -> None:
 
 
 def _digits() -> Dataset:
-    """Scikit-learn's scanned digits, 8x8 gray levels 0..16 -> uint8 RGB, split 80/20 in each class, always alike."""
+    """Scikit-learn's scanned digits, gray levels 0..16 -> uint8 RGB, split 80/20 in each class, always alike."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

@@ -1,14 +1,10 @@
 """The same solution as `direct` after every image, with one factorisation per block of images.
 
-With V = (G + λI)⁻¹ at the start of a block, u_j the old features that enter (s_j = +1) and leave (s_j = -1),
-t_j their new ones, and A = U V Uᵀ, the map after the first k of these events is
-
-    W_k = W + V U_kᵀ (S_k + A_k)⁻¹ (T_k - U_k W).
-
-One unpivoted LDLᵀ of S + A factors all the leading blocks S_k + A_k at once, so that p W_k for every k is a
-running sum of rank-one terms. Scores are matmuls, W itself is never formed, and rounding errors of one block do
-not reach the next. New features are kept as residuals to the trained map, t - u W₀: this centres the ridge on
-W₀, and a queue of pseudo-features gives back exactly W₀.
+With V = (G + λI)⁻¹ at a block's start, u_j and t_j the old and new features that enter (s_j = +1) or leave (-1),
+and A = U V Uᵀ, the map after k of these events is W_k = W + V U_kᵀ (S_k + A_k)⁻¹ (T_k - U_k W). One unpivoted LDLᵀ
+of S + A factors all the leading blocks S_k + A_k at once, so that every p W_k is a running sum of rank-one terms.
+W itself is never formed, and rounding errors do not reach the next block. New features are kept as residuals
+t - u W₀ to the trained map: this centres the ridge on W₀, and a queue of pseudo-features gives back exactly W₀.
 """
 
 from typing import NamedTuple
@@ -202,7 +198,7 @@ def push(state: BlockedState, rows: Rows) -> tuple[BlockedState, Events]:
 
 
 def advance_block(state: BlockedState, carry: Carry, events: Events, granularity: int) -> tuple[Carry, Array]:
-    """One block: the carry after its last update, and scores [b, C], each after its own image's (or group's) update.
+    """One block: the carry after its last update, and scores [b, C], each after its own image's or group's update.
 
     state: as it was at the start of the chunk; what blocks change of it is in the carry.
     """

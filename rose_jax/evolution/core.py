@@ -123,7 +123,7 @@ def zero_counts() -> Counts:
 
 
 def count_updates(counts: Counts, updates: Array, broken: Array, ill_posed: Array | bool = False) -> Counts:
-    """The counts after one update or several (bool [] or [n]): which took place, were not finite, were ill-posed."""
+    """The counts after one update or several (bool [] or [n]): which took place, not finite, ill-posed."""
     return counts._replace(
         broken_steps=counts.broken_steps + (updates & broken).sum(dtype=jnp.int32),
         ill_posed_steps=counts.ill_posed_steps + (updates & ill_posed).sum(dtype=jnp.int32),

@@ -51,8 +51,8 @@ def gd(
     """One Adam step per update on mean((z_old W − z_new)²), the loss the projector is trained with.
 
     init: W starts as the "trained" projector, the "identity", or "random" (uniform ±1/√d).
-    queue: step on the whole queue, filled as rose fills it, instead of on the incoming pairs alone. `capacity`
-        and `alpha` are the queue's; G and H are recomputed from it every `rebuild_every` pairs.
+    queue: step on the whole queue (`capacity`, `alpha` as rose's) instead of on the incoming pairs alone.
+    rebuild_every: pairs after which G and H are recomputed from the queue.
     """
     if init not in INITS:
         raise unknown("gd_init", init, INITS)

@@ -1,8 +1,7 @@
 """One BLAS thread while a stream is classified on CPUs.
 
-jax calls SciPy's OpenBLAS for triangular solves and factorisations. OpenBLAS uses a thread per core even for small
-matrices, and on a busy machine most of a stream's time would pass in waiting between these threads
-(scripts/bench.py blas).
+jax calls SciPy's OpenBLAS for triangular solves and factorisations. It takes a thread per core even for small
+matrices, and on a busy machine a stream would mostly wait between these threads (scripts/bench.py blas).
 """
 
 import contextlib

@@ -43,7 +43,7 @@ def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -
         raise UserError(f"--coordinator {coordinator!r} is not of the form host:port.")
     place = f"{num_processes} processes were to meet at {coordinator}" if coordinator else "as jax detects them"
     too_late = (
-        f"error: The processes did not find each other within {START_SECONDS} s ({place}). Are all of them running, "
+        f"error: The processes did not find each other within {START_SECONDS} s ({place}). Are all running, "
         "can each reach that address, and is --num_processes their number?\n"
     )
 

@@ -52,7 +52,8 @@ def open_files(source: str | Path, marker: str) -> Iterator[Files]:
             yield Files(f"{path}:{prefix}", inside)
     except _DAMAGE as error:
         raise UserError(
-            f"{path} is truncated or damaged ({type(error).__name__}: {error}). Fetch it again; nothing was prepared."
+            f"{path} is truncated or damaged ({type(error).__name__}: {error}). "
+            "Fetch it again; nothing was prepared."
         ) from error
 
 

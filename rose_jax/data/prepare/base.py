@@ -88,8 +88,8 @@ def incompleteness(contents: Contents, raw: RawSet, num_classes: int, source: st
         counts = np.bincount(split.labels, minlength=classes)
         if len(counts) > classes:
             raise UserError(
-                f"{source}: a label of the {name} split is {len(counts) - 1}, but there are only {classes} class names. "
-                "The files do not belong together; fetch it again."
+                f"{source}: a label of the {name} split is {len(counts) - 1}, but there are only {classes} class "
+                "names. The files do not belong together; fetch it again."
             )
         wrong = np.flatnonzero((counts < fewest) | (counts > most))
         if wrong.size:

@@ -1,8 +1,7 @@
 """TinyImageNet from `tiny-imagenet-200`: a folder, or the zip of Stanford's CS231n.
 
-Classes in sorted-wnid order. 64x64 JPEGs, some of them grayscale: they are stored as they are and become RGB when
-decoded. The test set is the validation set with the labels of val_annotations.txt: those of the original test set
-were never published.
+Classes in sorted-wnid order. 64x64 JPEGs are stored as they are, some grayscale, and become RGB when decoded. The
+test set is the validation set with the labels of val_annotations.txt: the test labels were never published.
 """
 
 import contextlib

@@ -4,10 +4,8 @@ from rose_jax.errors import unknown
 from rose_jax.train.objectives import base, efc, fcs, frozen, il2a, lwf, pass_, ssre
 from rose_jax.types import Objective, Parts, Plugin
 
-_MACHINE = (
-    "train.momentum",
-    "train.steps_per_call",
-)  # all that a method with a recipe of its own reads of `train`
+# All that a method with a recipe of its own reads of `train`.
+_MACHINE = ("train.momentum", "train.steps_per_call")
 
 # What PASS's first task depends on, which SSRE takes over.
 _FIRST_OF_PASS = (
