@@ -317,6 +317,17 @@ def test_the_first_task_of_pass_is_taken_over_folded_and_upright():
     assert taken.memory is left.memory
 
 
+def test_a_distance_that_is_all_rounding_has_no_gradient():
+    rng = np.random.default_rng(0)
+    old = jnp.asarray(rng.uniform(0.5, 1, (3, 8)), jnp.float32)
+    new = old.at[0].add(3e-7).at[1].add(1e-3)
+    value = lambda z: ssre.held_back(jnp.ones(3), z, old, jnp.ones(3, bool))  # noqa: E731
+    distance, gradient = jax.value_and_grad(value)(new)
+    assert float(distance) == pytest.approx(1e-3 * 8**0.5, rel=1e-3)
+    np.testing.assert_array_equal(gradient[::2], 0)
+    np.testing.assert_allclose(np.linalg.norm(gradient[1]), 1, rtol=1e-3)
+
+
 def test_likeness_looks_at_old_prototypes_only():
     rng = np.random.default_rng(0)
     z, prototypes = rng.standard_normal((4, 3)), rng.standard_normal((5, 3))

@@ -155,6 +155,9 @@ def test_a_trajectory_knows_its_own_options():
         assert ("loss.kd_weight" in keys) == (name in ("base", "lwf"))
         assert not any(key.startswith(("evolution", "metric", "test.")) for key in keys)
         assert "train.log_every" not in keys, "it changes no number"
+    keys = trajectory_options(small_config(), "ssre")
+    assert {"pass_.temperature", "pass_.recipe.first.lr", "pass_.augment"} <= set(keys), "its first task is PASS's"
+    assert not {"pass_.distill_weight", "pass_.recipe.later.lr"} & set(keys)
 
 
 def test_encoders_trained_anew_never_meet_old_scores(workdir, done, monkeypatch):
