@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import grain
 import numpy as np
 from absl import flags
 from PIL import Image
@@ -106,6 +105,8 @@ class _EvalBatch:
 
 
 def _run(make_batch: Callable[[int], Batch], first: int, stop: int, num_workers: int) -> Iterator[Batch]:
+    import grain  # takes a second, and sets that fit in memory have no use for it
+
     # A worker makes whole batches: grain's default buffer of 500 would hold 19 GB (256 images of 224 px).
     read_options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     dataset = grain.MapDataset.range(first, stop).map(make_batch).to_iter_dataset(read_options)
