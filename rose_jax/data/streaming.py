@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import grain
 import numpy as np
 from absl import flags
 from PIL import Image
@@ -85,6 +84,8 @@ def eval_batches(
 
 def _run(make_batch: Callable[[int], Batch], first: int, stop: int, num_workers: int) -> Iterator[Batch]:
     """Each worker process gets a copy of `make_batch` with all that it refers to; grain uses cloudpickle."""
+    import grain  # takes a second, and sets that fit in memory have no use for it
+
     # A worker makes whole batches: grain's default buffer of 500 would hold 19 GB (256 images of 224 px).
     read_options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     dataset = grain.MapDataset.range(first, stop).map(make_batch).to_iter_dataset(read_options)

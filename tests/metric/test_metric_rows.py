@@ -17,15 +17,23 @@ from rose_jax.run.scoring import Scorer
 S, BATCH, STAGES = 40, 16, 3
 
 
+KEPT = {}
+
+
 def make(name, layout, folder=None, **options):
+    """A scorer at its first stage. Those that keep no files are kept themselves, with all that they compiled."""
+    address = (name, layout, *sorted(options.items()))
+    if folder is None and address in KEPT:
+        KEPT[address].restart()
+        return KEPT[address]
     config = Config()
     config.evolution.capacity, config.evolution.ridge = S, 0.0
     config.test.batch_size, config.test.batches_per_call = BATCH, 4
     for key, value in options.items():
         setattr(config.metric, key, value)
     config.scenario.task_sizes = (*oracle.SIZES, 1)
-    parts = make_parts(config, None, oracle.C, (1, 1, 3))
-    return Scorer(name, resolve([name])[name], parts, layout, folder)
+    scorer = Scorer(name, resolve([name])[name], make_parts(config, None, oracle.C, (1, 1, 3)), layout, folder)
+    return scorer if folder else KEPT.setdefault(address, scorer)
 
 
 @pytest.fixture
@@ -40,6 +48,7 @@ def pseudo_log(monkeypatch):
         return features
 
     monkeypatch.setattr(ring, "pseudo_features", spy)
+    monkeypatch.setattr("test_metric_rows.KEPT", {})  # what is compiled already has no spy
     return drawn
 
 

@@ -50,7 +50,7 @@ def put(run, *found):
         (run / "studies" / f"{number}.json").write_text(text)
 
 
-def test_a_study_has_its_section(make_run):
+def test_a_study_has_its_section(make_run, no_drawing):
     run = make_run()
     put(run, study())
     written = report.write(run)
@@ -87,27 +87,26 @@ def damaged(*path, value=None):
     return one
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        damaged("schema", value=99),
-        damaged("table"),
-        damaged("table", "rows", value=[["1"]]),
-        damaged("figure", value="none"),
-        damaged("study", value="../../elsewhere"),
-        damaged("study", value="x](http://example.org) <b>"),
-        damaged("study", value="matrix"),
-        damaged("study", value="old_new"),
-        damaged("study", value=7),
-    ],
+NOT_STUDIES = (
+    "",
+    "{",
+    "[]",
+    "{}",
+    damaged("schema", value=99),
+    damaged("table"),
+    damaged("table", "rows", value=[["1"]]),
+    damaged("figure", value="none"),
+    damaged("study", value="../../elsewhere"),
+    damaged("study", value="x](http://example.org) <b>"),
+    damaged("study", value="matrix"),
+    damaged("study", value="old_new"),
+    damaged("study", value=7),
 )
-def test_what_is_not_a_study_is_left_out(make_run, no_drawing, content):
+
+
+def test_what_is_not_a_study_is_left_out(make_run, no_drawing):
     run = make_run()
-    put(run, content, study("eliminate"))
+    put(run, *NOT_STUDIES, study("eliminate"))
     page = Outline(report.write(run).html.read_text())
     assert [heading for heading in page.headings if "Study" in heading] == ["Study eliminate: queue capacity"]
 
