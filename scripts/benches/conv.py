@@ -1,4 +1,4 @@
-"""What summing a convolution's weight gradient in parts is worth on a CPU (rose_jax/models/conv.py).
+"""What choosing a convolution by its shape is worth on a CPU (rose_jax/models/conv.py).
 
 Gradient steps of a ResNet-18, forward pass included, in turns: milliseconds per image each way, and their ratio. A row
 for each size of the images, which the first stage's maps have too.
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     for size in options.sizes:
         shape = (options.batch, size, size, 3)
         steps = {way: make(options.width, shape) for way, make in WAYS.items()}
-        rows[f"{size} x {size}"] = by_columns(in_turns(steps, options.rounds, per=options.batch), "parts")
+        rows[f"{size} x {size}"] = by_columns(in_turns(steps, options.rounds, per=options.batch), "by shape")
     report.table(f"ResNet-18, width {options.width}, batches of {options.batch}", rows)
 
 
@@ -47,8 +47,8 @@ def gradient_step(convolution: Callable | None, width: int, shape: tuple[int, ..
     return partial(step, variables["params"])
 
 
-# The table's columns: (width of the network, shape of the images) -> () -> gradient. "parts" is what ratios refer to.
+# The table's columns: (width of the network, shape of the images) -> () -> gradient. "by shape" is what ratios refer to.
 WAYS: dict[str, Callable[[int, tuple[int, ...]], Callable[[], object]]] = {
-    "whole": partial(gradient_step, None),
-    "parts": partial(gradient_step, conv.by_shape),
+    "XLA": partial(gradient_step, None),
+    "by shape": partial(gradient_step, conv.by_shape),
 }
