@@ -73,3 +73,18 @@ def finished(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("finished") / "run"
     shutil.copytree(original, workdir)
     return workdir, json.loads((workdir / "results.json").read_text())
+
+
+STRICT = (
+    "test_losses",
+    "test_autoaugment",
+)  # modules whose code mixes no dtypes; elsewhere masks are added to floats
+
+
+@pytest.fixture(autouse=True)
+def strict_dtype_promotion(request):
+    if request.module.__name__.split(".")[-1] not in STRICT:
+        yield
+        return
+    with jax.numpy_dtype_promotion("strict"):
+        yield
