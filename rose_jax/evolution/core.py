@@ -5,12 +5,13 @@ p^{t-1}, never on prototypes already moved within the stage.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)  # accelerators default to less than float32
@@ -116,6 +117,13 @@ def ridge_for(capacity: int, dim: int, ridge: float | None = None) -> tuple[floa
 def predict(scores: Array) -> Array:
     """Labels [n] from scores [n, C]: the class of the highest score, or -1 for a row with NaN."""
     return jnp.where(jnp.isnan(scores).any(axis=1), -1, jnp.argmax(scores, axis=1)).astype(jnp.int32)
+
+
+def padded_calls(rows: Any, size: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """A stream [n, d] on the host in calls of one size: where each starts, its rows [size, d], which are no padding."""
+    for start in range(0, len(rows), max(size, 1)):
+        some = np.asarray(rows[start : start + size])
+        yield start, np.pad(some, ((0, size - len(some)), (0, 0))), np.arange(size) < len(some)
 
 
 def zero_counts() -> Counts:

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from rose_jax.errors import UserError
-from rose_jax.evolution.core import Evolver, State, predict, ridge_for
+from rose_jax.evolution.core import Evolver, State, padded_calls, predict, ridge_for
 from rose_jax.evolution.rose import rose
 from rose_jax.evolution.threads import wait_with_one_blas_thread
 
@@ -53,12 +53,12 @@ def evolve_features(
     unit = group * -(-evolution.block // group)  # whole groups, whole blocks
     size = min(-(-images // unit), -(-_IMAGES_PER_CALL // unit)) * unit
     predictions = np.empty(images, np.int32)
-    for start in range(0, images, max(size, 1)):
-        filled = min(size, images - start)
-        rows, pad = slice(start, start + filled), ((0, size - filled), (0, 0))
-        old, new = (np.pad(_float32(z[rows]), pad) for z in (z_old, z_new))
-        state, labels = evolution.step(state, old, new, np.arange(size) < filled)
-        predictions[rows] = np.asarray(labels)[:filled]
+    both = (
+        padded_calls(z, size) for z in (z_old, z_new)
+    )  # call by call: a stream may be a file mapped into memory
+    for (start, old, valid), (_, new, _) in zip(*both, strict=True):
+        state, labels = evolution.step(state, old, new, valid)
+        predictions[start : start + size] = np.asarray(labels)[valid]
     return EvolvedFeatures(
         predictions,
         np.asarray(evolution.prototypes(state)),

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.stages import Wrapped
 
-from rose_jax.evolution.core import predict
+from rose_jax.evolution.core import padded_calls, predict
 from rose_jax.evolution.threads import wait_with_one_blas_thread
 from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
@@ -76,11 +76,9 @@ def feature_calls(
 ) -> Iterator[Call]:
     """z_new: [n, d]; z_old: [ceil(n / evolve_every), d], of the images that enter the queue."""
     shape, size = (batches_per_call, batch_size), batch_size * batches_per_call
-    for start in range(0, len(z_new), size):
-        position = np.arange(start, start + size)
-        enters, valid = position % evolve_every == 0, position < len(z_new)
-        new, old = np.zeros((size, z_new.shape[1]), np.float32), None
-        new[valid] = z_new[position[valid]]
+    for start, new, valid in padded_calls(z_new, size):
+        position, old = np.arange(start, start + size), None
+        enters = position % evolve_every == 0
         if z_old is not None:
             old = np.zeros((size, z_old.shape[1]), np.float32)
             old[valid & enters] = z_old[position[valid & enters] // evolve_every]
