@@ -52,6 +52,7 @@ def _compared_methods(config: Config) -> None:
     imagenet = dataset == "imagenet100"
     if config.scenario.start == "cold":
         lr = 0.001 if dataset == "tiny" else 0.05
+        config.lwf.schedule = "official"  # what produced the published figures of lwf, sdc, adc, ldc and dpcr
         config.lwf.official = Recipe(
             128, Schedule(200, 0.1, (60, 120, 160), 5e-4), Schedule(100, lr, (45, 90), 2e-4)
         )

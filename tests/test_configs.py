@@ -121,9 +121,10 @@ def test_hyper_parameters_of_the_compared_methods(name):
     else:
         assert recipe_of(il2a.recipe) == (100 if dataset == "tiny" else 64, *ADAM_FCS[1:])
     if warm:  # LDC's authors have no warm start
-        assert config.lwf.official.first.epochs == 0
+        assert (config.lwf.schedule, config.lwf.official.first.epochs) == ("rose", 0)
     else:
         later = (100, 0.001 if dataset == "tiny" else 0.05, (45, 90), 2e-4)
+        assert config.lwf.schedule == "official"
         assert recipe_of(config.lwf.official) == (128, (200, 0.1, (60, 120, 160), 5e-4), later)
     assert config.loss.expand_labels == config.lwf.expand_labels == (warm and not imagenet)
     frozen = config.frozen.recipe

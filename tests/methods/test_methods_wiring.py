@@ -84,12 +84,12 @@ def lwf_train(config):
 
 def test_lwf_schedules():
     config = cifar100_cold10.get_config()
-    assert lwf_train(config) is None  # RoSE's
-    config.lwf.schedule = "official"
     train = lwf_train(config)
     scenario = make_scenario(config.scenario, 100)
     assert (train.batch_size, train.first.milestones) == (128, (60, 120, 160))
     assert learning_rate(train, scenario, 3, 50) == pytest.approx(0.005)  # not adapted to the task's size
+    config.lwf.schedule = "rose"
+    assert lwf_train(config) is None  # RoSE's own
     warm = tiny_warm5.get_config()
     warm.lwf.schedule = "official"
     with pytest.raises(UserError, match="no schedule for tiny, warm"):
