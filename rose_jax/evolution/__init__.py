@@ -1,7 +1,7 @@
 """RoSE's test-time semantic evolution as a library: features and prototypes in, labels out, no encoder needed."""
 
 from rose_jax.evolution.blocked import blocked
-from rose_jax.evolution.core import Counts, Evolver, Metric, predict, ridge_for
+from rose_jax.evolution.core import Counts, Evolver, Metric, QueueMetric, predict, ridge_for
 from rose_jax.evolution.direct import direct
 from rose_jax.evolution.features import Evolution, EvolvedFeatures, evolve_features
 from rose_jax.evolution.gd import gd
@@ -16,6 +16,7 @@ __all__ = [
     "Evolver",
     "Metric",
     "OfflineInfo",
+    "QueueMetric",
     "blocked",
     "direct",
     "evolve_features",
