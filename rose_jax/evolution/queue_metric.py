@@ -89,35 +89,41 @@ def block_scores(matrix: Array, block: Block) -> tuple[Array, Array]:
     half = half_solve(factor(matrix), rows)
     factored = jnp.isfinite(half).all()
     half = jnp.where(factored, half, rows)  # the plain cosine, if there is no metric
-    z, leaving, directions, moved = jnp.split(half, [images, 2 * images, 2 * images + events])
-    both = jnp.stack([jnp.where(block.stays[:, None], z, 0), leaving], axis=1).reshape(events, -1)  # h(U)
+    fixed = half[2 * images :]  # F over M
+    products = matmul(half[: 2 * images], half.T)  # of z and what leaves with all rows
+    along = matmul(half[2 * images : 2 * images + events], fixed.T)  # of F with F and M
+
+    def come_and_go(x: Array) -> Array:
+        """Rows of z where it stays, each before the one that leaves for it: [b, n] and [b, n] -> [2b, n]."""
+        return jnp.stack([jnp.where(block.stays[:, None], x[:images], 0), x[images:]], axis=1).reshape(events, -1)
 
     signs = jnp.where(jnp.arange(events) % 2 == 0, 1, -1).astype(matrix.dtype)
-    lower, pivots = ldl(jnp.diag(signs) + matmul(both, both.T))
-    within = solve_unit_lower(lower, matmul(both, jnp.concatenate([z, directions, moved]).T))
+    lower, pivots = ldl(jnp.diag(signs) + come_and_go(come_and_go(products[:, : 2 * images]).T))
+    right = come_and_go(products)  # U G⁻¹ (z, what leaves, F, M)
+    within = solve_unit_lower(lower, jnp.concatenate([right[:, :images], right[:, 2 * images :]], axis=1))
     usable = (pivots * signs > 0) & jnp.isfinite(within).all(axis=1) & factored
     usable = jnp.cumsum(~usable) == 0  # from the first event that rounding breaks, G stays as it is
     within = jnp.where(usable[:, None], within, 0)
     inverse = jnp.where(usable, 1 / pivots, 0)
-    g_z, g_directions, g_moved = jnp.split(within, [images, images + events], axis=1)
+    g_z, g_fixed = within[:, :images], within[:, images:]
+    g_directions, g_moved = g_fixed[:, :events], g_fixed[:, events:]
+    weights = block.weights
 
     seen = block.sees * (g_z * inverse[:, None]).T  # g_l(z_i) / D_l of the events that image i sees
-    dots = matmul(z, moved.T) - matmul(seen, g_moved)
-    along = matmul(z, directions.T) - matmul(seen, g_directions)  # B_k(z_i, F_j)
-    dots += matmul(block.sees * along, block.weights)
-    own = jnp.sum(z**2, axis=1) - jnp.sum(seen * g_z.T, axis=1)
+    z_fixed = products[:images, 2 * images :] - matmul(seen, g_fixed)  # B_k(z_i, F_j) and B_k(z_i, M)
+    dots = z_fixed[:, events:] + matmul(block.sees * z_fixed[:, :events], weights)
+    own = jnp.diagonal(products)[:images] - jnp.sum(seen * g_z.T, axis=1)
 
     # ‖p W_k‖² in the metric after k events, event by event: first G changes, then the prototype.
     before = jnp.tril(g_directions.T * inverse[None, :])  # [k, l]: g_l(F_k) / D_l, l ≤ k
-    among = matmul(directions, directions.T) - matmul(before, g_directions)  # [k, j]: B_k(F_k, F_j)
-    weights = block.weights
+    along = along - matmul(before, g_fixed)  # B_k(F_k, F_j) and B_k(F_k, M)
     shrinks = inverse[:, None] * jnp.square(g_moved + matmul(jnp.tril(g_directions, -1), weights))
-    cross = matmul(directions, moved.T) - matmul(before, g_moved) + matmul(jnp.tril(among, -1), weights)
-    growth = weights * (2 * cross + weights * jnp.diagonal(among)[:, None]) - shrinks
-    squares = jnp.sum(moved**2, axis=1)[None, :] + matmul(block.sees, growth)
+    cross = along[:, events:] + matmul(jnp.tril(along[:, :events], -1), weights)
+    growth = weights * (2 * cross + weights * jnp.diagonal(along)[:, None]) - shrinks
+    squares = jnp.sum(fixed[events:] ** 2, axis=1)[None, :] + matmul(block.sees, growth)
 
     norms = jnp.sqrt(jnp.maximum(own, 0))[:, None] * jnp.sqrt(jnp.maximum(squares, 0))
-    whole = matmul(block.sees, (~usable)[:, None].astype(z.dtype))[:, 0] == 0
+    whole = matmul(block.sees, (~usable)[:, None].astype(dots.dtype))[:, 0] == 0
     return dots / jnp.maximum(norms, jnp.finfo(dots.dtype).tiny), whole
 
 
