@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """Bad input. `main` prints the message without a traceback and exits with code 2."""
 
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from rose_jax import report
+from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.config import Config, from_json
 from rose_jax.data import augment, sources
 from rose_jax.data.pipeline import Images
@@ -194,8 +195,15 @@ def _follow(trajectory: Trajectory, scorers: dict[str, Scorer], work: Workdir) -
 
 
 def _check_needs(rows: dict[str, Row], parts: Parts) -> None:
-    """A test-time method may need what only some objectives train."""
+    """A test-time method may need what only some objectives train, a classifier what only some of those keep."""
     for name, row in rows.items():
+        wanted = CLASSIFIERS[row.classifier].make(parts).needs - ADAPTATIONS[row.test_time].make(parts).offers
+        if wanted:
+            able = [other for other, plugin in ADAPTATIONS.items() if wanted <= plugin.make(parts).offers]
+            raise UserError(
+                f"Row {name!r}: its classifier needs a {', '.join(sorted(wanted))}, which {row.test_time!r} at test time "
+                f"does not keep. Test-time methods that do: {', '.join(able)}. Or use --config.metric.source=evolved."
+            )
         missing = ADAPTATIONS[row.test_time].make(parts).needs - OBJECTIVES[row.objective].provides
         if missing:
             able = [other for other, plugin in OBJECTIVES.items() if missing <= plugin.provides]

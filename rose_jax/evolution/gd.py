@@ -72,7 +72,7 @@ def gd(
         if queue:
             pairs = ring.fill(fill_key, prototypes, moves, projector, capacity, alpha)
             if isinstance(metric, QueueMetric):
-                metric, gram = None, queue_metric.begin(pairs.new, metric)
+                gram, metric = queue_metric.begin(pairs.new, metric), None
             memory = Gram(pairs, *sums(pairs), gram, jnp.zeros((), jnp.int32))
         if isinstance(metric, QueueMetric):
             raise UserError("gd keeps no queue, so that there is no metric of one. gd_queue does, and rose.")

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from evolution_stream import Stream, stage_of
 
-from rose_jax.evolution import Evolver, Metric, QueueMetric, evolve_features, gd, rose
+from rose_jax import evolve_features
+from rose_jax.evolution import Evolver, Metric, QueueMetric, gd, rose
 from rose_jax.models.resnet import resnet18
 
 from .shared import Report, by_rows, in_turns, ratio

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from evolution_reference import alg2, features
 
+from rose_jax import Evolution, evolve_features
 from rose_jax.errors import UserError
-from rose_jax.evolution import Evolution, evolve_features
-from rose_jax.evolution import features as features_lib
 from rose_jax.evolution.core import predict
 from rose_jax.evolution.queue import pseudo_features
+from rose_jax.evolve import features as features_lib
 
 OPTIONS = {"capacity": 70, "alpha": 0.2, "seed": 5, "ridge": 1e-4}
 

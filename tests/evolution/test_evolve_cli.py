@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from evolution_reference import features
 
-from rose_jax.evolution import evolve_features
-from rose_jax.evolve import main
+from rose_jax import evolve_features
+from rose_jax.evolve.__main__ import main
 
 
 @pytest.fixture
