@@ -112,7 +112,7 @@ class MetricOptions:
         ("evolved", "newest", "queue"),
         "newest: of the newest task alone; queue: the Gram matrix of its new features",
     )
-    queue_ridge: float = option(-1.0, "rho of the queue's metric; negative chooses by the number of classes")
+    queue_ridge: float = option(0.03, "rho of the queue's metric: rho tr / d of its Gram matrix", at_least=0)
     error: str = choice(
         ("stream", "task", "none"), "the drift map's, widens old classes; task: on D_t; stream: and on test pairs"
     )

@@ -50,7 +50,7 @@ def run(
     rows = resolve(config.methods)
     features = make_features(config, layout or Layout())
     images, parts, layout = features.images, features.parts, features.images.layout
-    _check_needs(rows, parts)
+    check_needs(rows, parts)
     with Workdir(workdir, config, images.dataset.identity, overwrite, writers, profile_steps) as work:
         groups = _by_objective(rows)
         scores: dict[str, dict[str, Any]] = {}
@@ -194,7 +194,7 @@ def _follow(trajectory: Trajectory, scorers: dict[str, Scorer], work: Workdir) -
     return outcomes
 
 
-def _check_needs(rows: dict[str, Row], parts: Parts) -> None:
+def check_needs(rows: dict[str, Row], parts: Parts) -> None:
     """A test-time method may need what only some objectives train, a classifier what only some of those keep."""
     for name, row in rows.items():
         wanted = CLASSIFIERS[row.classifier].make(parts).needs - ADAPTATIONS[row.test_time].make(parts).offers

@@ -7,21 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rose_jax.config import MetricOptions
 from rose_jax.evolution.core import Metric, QueueMetric, score_table
 from rose_jax.types import Array, Classifier, ClassMemory, Motion, PyTree, StageView
 
 
-def make(options: MetricOptions) -> Classifier:
-    """params: `ridge` [] (rho of the queue's metric) and `transform` [d, d] (that metric, once a stream has ended)."""
+def make(ridge: float) -> Classifier:
+    """params: `transform` [d, d], the metric once a stream has ended. ridge: rho of lambda = rho tr(Q'^T Q') / d."""
 
     def fit(previous: PyTree | None, memory: ClassMemory, view: StageView) -> PyTree:
         return blank(memory.mean.shape[1])
 
     def follow(params: PyTree, memory: ClassMemory, drift_map: Array | None, pairs: PyTree) -> PyTree:
-        seen = (jnp.asarray(memory.origin) >= 0).sum()
-        rho = queue_ridge(seen, memory.mean.shape[1]) if options.queue_ridge < 0 else options.queue_ridge
-        return params | {"ridge": jnp.asarray(rho, jnp.float32)}
+        return params  # the evolver itself keeps the metric up to date
 
     def learn(params: PyTree, metric: Metric) -> PyTree:
         return params | {"transform": metric.transform}
@@ -32,15 +29,10 @@ def make(options: MetricOptions) -> Classifier:
         metric = Metric(jnp.zeros(feature.shape[1]), params["transform"])
         return score_table(feature, jnp.asarray(memory.mean), jnp.asarray(memory.origin) >= 0, bad, metric)
 
-    motion = Motion(follow, lambda params: params, lambda params: QueueMetric(params["ridge"]), learn=learn)
+    motion = Motion(follow, lambda params: params, lambda params: QueueMetric(jnp.float32(ridge)), learn=learn)
     return Classifier(fit, logits, scored_by_evolution=True, motion=motion, needs=frozenset({"queue"}))
 
 
 def blank(dim: int) -> PyTree:
     """Params before the first evolution."""
-    return {"ridge": np.float32(0), "transform": np.eye(dim, dtype=np.float32)}
-
-
-def queue_ridge(classes: Array | int, dim: int) -> Array | float:
-    """rho of lambda = rho tr(Q'^T Q') / d."""
-    return 0.01
+    return {"transform": np.eye(dim, dtype=np.float32)}

@@ -31,7 +31,7 @@ def from_options(options: MetricOptions) -> Classifier:
     With per_class_weight w, class c has the covariance (1 - w) Sigma_t + w Sigma_c and a transform of its own.
     """
     if options.source == "queue":
-        return queue.make(options)
+        return queue.make(options.queue_ridge)
     compare, weight = COMPARE[options.kind], options.per_class_weight
     source = SOURCES[options.source]
 

@@ -39,10 +39,10 @@ def direct(capacity: int, alpha: float, granularity: int = 1, ridge: float | Non
         moved = move(prototypes, moves, projector)
         rho, _ = core.ridge_for(capacity, prototypes.shape[1], ridge)
         lam = rho * jnp.mean(jnp.sum(queue.old**2, axis=0))  # ρ·tr(G₀)/d
-        affine, gram = metric, None
+        gram = None
         if isinstance(metric, QueueMetric):
-            affine, gram = None, queue_metric.begin(queue.new, metric)
-        return DirectState(queue, prototypes, moved, moves, seen, projector, lam, affine, gram, core.zero_counts())
+            gram, metric = queue_metric.begin(queue.new, metric), None
+        return DirectState(queue, prototypes, moved, moves, seen, projector, lam, metric, gram, core.zero_counts())
 
     def update(state: DirectState, rows: Rows) -> tuple[DirectState, Array]:
         queue = ring.push(state.queue, rows.z_old, rows.z_new, rows.enters)

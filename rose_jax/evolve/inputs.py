@@ -16,7 +16,7 @@ def matrix(name: str, array: Any, expected: str, dim: int | None = None) -> Any:
             array = np.asarray(array)
         except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a torch tensor that requires grad
             raise UserError(
-                f"{name} is not an array: {error}. Expected shape {expected}.{_torch(array)}"
+                f"{name} is not an array ({error}). Expected shape {expected}.{_torch(array)}"
             ) from error
     if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
         raise UserError(f"{name} holds {array.dtype}, expected real numbers of shape {expected}.")

@@ -25,7 +25,7 @@ def check(metric: str | None, ridge: float | None) -> None:
 
 def classifier(metric: str | None, ridge: float | None) -> Classifier:
     if metric == "queue":
-        return queue.make(MetricOptions(queue_ridge=-1.0 if ridge is None else ridge))
+        return queue.make(MetricOptions().queue_ridge if ridge is None else ridge)
     return ncm.PLAIN_COSINE if metric is None else whitened.from_options(MetricOptions(source="evolved"))
 
 
