@@ -86,9 +86,9 @@ def block_scores(matrix: Array, block: Block) -> tuple[Array, Array]:
     """
     images, events = block.sees.shape
     rows = jnp.concatenate([block.z, block.new_out, block.directions, block.moved])
-    half = half_solve(factor(matrix), rows)
-    factored = jnp.isfinite(half).all()
-    half = jnp.where(factored, half, rows)  # the plain cosine, if there is no metric
+    chol = factor(matrix)
+    factored = jnp.isfinite(chol[-1, -1])
+    half = half_solve(jnp.where(factored, chol, jnp.eye(len(chol))), rows)  # without a metric: the plain cosine
     fixed = half[2 * images :]  # F over M
     products = matmul(half[: 2 * images], half.T)  # of z and what leaves with all rows
     along = matmul(half[2 * images : 2 * images + events], fixed.T)  # of F with F and M
