@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rose_jax import events
 from rose_jax.errors import UserError
 from rose_jax.evolution.features import EvolvedFeatures, evolve_features
 from rose_jax.evolution.rose import SOLVERS
-from rose_jax.runtime.files import write_arrays
+from rose_jax.runtime.files import check_file, write_arrays
 
 REQUIRED = ("z_old", "z_new", "old_prototypes", "new_prototypes")
 OPTIONAL = ("projector", "labels")
@@ -23,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     options = vars(_parser().parse_args(argv))
     out = Path(options.pop("out"))
     try:
+        check_file("--out", out)  # before minutes of work
         arrays = read_features(Path(options.pop("features")))
         labels = arrays.pop("labels", None)
         result = evolve_features(**arrays, **options)
@@ -68,13 +70,8 @@ def read_features(path: Path) -> dict[str, np.ndarray]:
 def describe(result: EvolvedFeatures, labels: np.ndarray | None, old_classes: int) -> list[str]:
     """A few lines about the outcome; with labels, accuracy over images, over classes, and old against new."""
     counts, classes = result.counts, len(result.prototypes)
-    happened = {
-        "bad_rows": "rows with NaN or Inf: predicted -1, kept out of the queue",
-        "broken_steps": "updates were not finite and kept the previous prototypes",
-        "ill_posed_steps": "updates left some direction to the projector (dead channels or a queue shorter than d)",
-    }
     lines = [f"{counts['images']} images, {old_classes} old and {classes - old_classes} new classes"]
-    lines += [f"{counts[name]} {text}" for name, text in happened.items() if counts[name]]
+    lines += events.told(counts)
     lines += [f"note: {note}" for note in result.notes]
     if labels is None:
         return lines

@@ -17,6 +17,7 @@ from rose_jax.run.identity import scoring_digest
 from rose_jax.run.stage import Stage
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import read_arrays, write_arrays
+from rose_jax.runtime.memory import must_fit
 from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
 from rose_jax.testtime import ADAPTATIONS
@@ -55,7 +56,7 @@ class Scorer:
 
         encoders: the digest of the snapshots up to this stage, by which the outcome's file is named.
         """
-        path = self._path(view.stage, encoders)
+        path = self.path(view.stage, encoders)
         arrays = read_arrays(path) if path else None
         outcome = _unpack(arrays) if arrays else None
         if not hosts.agree(outcome is not None):
@@ -70,6 +71,11 @@ class Scorer:
             raise UserError(f"{path} is there for process 0 only; the workdir must be shared.")
         self._last = outcome
         return outcome
+
+    def path(self, stage: int, encoders: str) -> Path | None:
+        """Of the outcome's file, whose name says all that it depends on."""
+        options = scoring_digest(self.parts.config, self.row)
+        return self.folder / f"{self.name}_{options}_{encoders}_stage_{stage:03d}.npz" if self.folder else None
 
     def restart(self, after: Outcome | None = None) -> None:
         """Forget the stages so far, or go on after an outcome of another row; what is compiled stays compiled."""
@@ -130,8 +136,10 @@ class Scorer:
     def _stream(self, adaptation: Adaptation, state: PyTree, view: Stage) -> StreamResult:
         options, every = self.parts.config.test, self.parts.config.evolution.evolve_every
         calls: Any
+        key, value = "test.batch_size", options.batch_size
         if "images" in adaptation.reads:
-            calls = image_calls(view.test_images(self.parts.config.testtime.batch_size), self.layout)
+            key, value = "testtime.batch_size", self.parts.config.testtime.batch_size
+            calls = image_calls(view.test_images(value), self.layout)
         else:
             calls = feature_calls(
                 view.test_features(view.stage - 1, every) if "z_old" in adaptation.reads else None,
@@ -141,25 +149,22 @@ class Scorer:
                 batches_per_call=options.batches_per_call,
                 evolve_every=every,
             )
-        return run_stream(
-            make_stream(adaptation, self.classifier, self.layout),
-            state,
-            calls,
-            layout=self.layout,
-            programs=self.programs,
-            name="moving" if adaptation is self.moving else "still",
-            pause=view.pause,
-        )
+        with must_fit(f"A test batch of row {self.name!r}", f"config.{key} (now {value})"):
+            return run_stream(
+                make_stream(adaptation, self.classifier, self.layout),
+                state,
+                calls,
+                layout=self.layout,
+                programs=self.programs,
+                name="moving" if adaptation is self.moving else "still",
+                pause=view.pause,
+            )
 
     def _kept(self, adaptation: Adaptation, model: Model | None) -> PyTree:
         blank = adaptation.blank(model)
         if self._last is None or not self._last.kept:
             return blank
         return jax.tree.unflatten(jax.tree.structure(blank), self._last.kept)
-
-    def _path(self, stage: int, encoders: str) -> Path | None:
-        options = scoring_digest(self.parts.config, self.row)
-        return self.folder / f"{self.name}_{options}_{encoders}_stage_{stage:03d}.npz" if self.folder else None
 
 
 def merge(old: ClassMemory | None, new: ClassMemory, stage: int) -> ClassMemory:
