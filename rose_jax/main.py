@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
     validate(config)
     # What makes a run something else than what its config file names.
-    unchanged = commandline.load_config(config_flags.get_config_filename(flags.FLAGS["config"]))
+    unchanged = _config_file()
     changes = commandline.changed_keys(config, unchanged)
     config.name = config.name or unchanged.name
     commandline.mark_changes(config, changes)
@@ -114,6 +114,11 @@ def _parse(argv: list[str]) -> list[str]:
         return flags.FLAGS(argv)
     except flags.Error as error:
         raise commandline.explained(str(error)) from None
+
+
+def _config_file() -> Config:
+    """The config as its file has it, without what the command line changed."""
+    return commandline.load_config(config_flags.get_config_filename(flags.FLAGS["config"]))
 
 
 def _end_with(text: str) -> NoReturn:

@@ -110,7 +110,7 @@ GOOD = {"z_old": (6, 4), "z_new": (6, 4), "old_prototypes": (3, 4), "new_prototy
         ("granularity", 0, "granularity must be at least 1"),
         ("evolve_every", 0, "evolve_every must be at least 1"),
         ("alpha", -0.1, "alpha must be"),
-        ("ridge", -1.0, "ridge must not be negative"),
+        ("ridge", -1.0, "ridge must be a finite number"),
         ("solver", "blokced", "Unknown solver 'blokced'. Did you mean 'blocked'"),
     ],
 )

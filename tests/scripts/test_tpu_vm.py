@@ -133,7 +133,6 @@ def test_fetch_logs_stop_and_delete():
         (("setup", *VM, "--data", "no/such"), "--data 'no/such' is not a folder"),
         (("setup", *VM, "--nfs", "share"), "does not look like HOST:/SHARE"),
         (("run", *VM), "nothing to run"),
-        (("fetch", *VM), "--run is missing"),
         (("fetch", *VM, "--run", "runs/x"), "without slashes"),
     ],
 )
