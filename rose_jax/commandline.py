@@ -35,7 +35,9 @@ def load_config(argument: str) -> Config:
     name, colon, preset = argument.partition(":")
     path = Path(name)
     if not name or not path.is_file():
-        raise UserError(f"There is no config file {name or '(no name given)'}. The paper's are in configs/ of the repository.")
+        raise UserError(
+            f"There is no config file {name or '(no name given)'}. The paper's are in configs/ of the repository."
+        )
     if path.suffix != ".py":
         raise UserError(f"{path} is not a config file: it must be Python, with a function get_config. {EXAMPLE}")
     module = _imported(path)

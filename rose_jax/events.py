@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-EVENTS = {  # of evolution.Counts
+EVENTS = {  # of evolution.Counts, and of any row
     "bad_rows": "rows with NaN or Inf: predicted -1, kept out of the queue",
     "broken_steps": "updates were not finite and kept the previous prototypes",
     "ill_posed_steps": "updates left some direction to the projector (dead channels or a queue shorter than d)",
+    "unscored": "images had scores that are not finite: predicted -1, counted as wrong",
 }
 
 

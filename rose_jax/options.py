@@ -1,6 +1,7 @@
 """Options of a configuration: each field of its dataclasses says what it is and what is allowed, in one place."""
 
 import dataclasses
+import functools
 import itertools
 import operator
 import typing
@@ -83,7 +84,7 @@ class Declared(NamedTuple):
 def declared(config: Any, prefix: str = "", instead: Mapping[str, Option] | None = None) -> dict[str, Declared]:
     """Every option of a configuration by its dotted key, in the order of their declaration."""
     found: dict[str, Declared] = {}
-    kinds = typing.get_type_hints(type(config))
+    kinds = _kinds(type(config))
     for item in dataclasses.fields(config):
         key, kind, value = prefix + item.name, kinds[item.name], getattr(config, item.name)
         if not item.metadata:
@@ -96,6 +97,11 @@ def declared(config: Any, prefix: str = "", instead: Mapping[str, Option] | None
         else:
             raise UserError(f"config.{key} is {value!r}; it must be {kind.__name__}(...).")
     return found
+
+
+@functools.cache
+def _kinds(section: type) -> dict[str, Any]:
+    return typing.get_type_hints(section)
 
 
 def sections(config: Any, prefix: str = "", help: str = "the run as a whole") -> dict[str, str]:

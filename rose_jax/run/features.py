@@ -41,9 +41,9 @@ class Features:
         """
         found: list[np.ndarray] = []
         seconds = 0.0
-        for images, index, count in self.images.evaluated(split, indices, self.batch_size):
-            pause()
-            with must_fit("A batch of images to encode", f"config.test.batch_size (now {self.batch_size})"):
+        with must_fit("A batch of images to encode", f"config.test.batch_size (now {self.batch_size})"):
+            for images, index, count in self.images.evaluated(split, indices, self.batch_size):
+                pause()
                 run = self.programs.compiled(f"encode {split}", self._encode, variables, images, index)
                 start = time.perf_counter()
                 batch = jax.block_until_ready(run(variables, images, index))

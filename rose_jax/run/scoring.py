@@ -9,6 +9,7 @@ import numpy as np
 
 from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.compensation import COMPENSATIONS
+from rose_jax.config import get
 from rose_jax.data.order import generator
 from rose_jax.errors import UserError
 from rose_jax.evolution.threads import wait_with_one_blas_thread
@@ -60,7 +61,8 @@ class Scorer:
         arrays = read_arrays(path) if path else None
         outcome = _unpack(arrays) if arrays else None
         if not hosts.agree(outcome is not None):
-            outcome = self._run(view)
+            with must_fit(f"The test stream of row {self.name!r}", self._size_keys()):
+                outcome = self._run(view)
             if jax.process_count() > 1:  # CPUs of two kinds round differently
                 outcome = _unpack(hosts.share(_pack(outcome)))
             if path and jax.process_index() == 0:
@@ -123,12 +125,14 @@ class Scorer:
         result = self._stream(adaptation, wait_with_one_blas_thread(init, start, self.classifier), view)
         finish = jax.jit(adaptation.finish, static_argnums=1)
         end = wait_with_one_blas_thread(finish, result.state, self.classifier)
+        counts = adaptation.counts(result.state) | view.notes
+        unscored = int((result.predictions < 0).sum()) - counts.get("bad_rows", 0)
         return Outcome(
             result.predictions,
             np.asarray(unmoved),
             jax.device_get(end.memory),
             jax.device_get(motion.keep(end.params) if motion else end.params),
-            adaptation.counts(result.state) | view.notes,
+            counts | ({"unscored": unscored} if unscored > 0 else {}),
             result.seconds + self.forward_seconds(view),
             tuple(jax.device_get(jax.tree.leaves(end.kept))),
         )
@@ -136,10 +140,8 @@ class Scorer:
     def _stream(self, adaptation: Adaptation, state: PyTree, view: Stage) -> StreamResult:
         options, every = self.parts.config.test, self.parts.config.evolution.evolve_every
         calls: Any
-        key, value = "test.batch_size", options.batch_size
         if "images" in adaptation.reads:
-            key, value = "testtime.batch_size", self.parts.config.testtime.batch_size
-            calls = image_calls(view.test_images(value), self.layout)
+            calls = image_calls(view.test_images(self.parts.config.testtime.batch_size), self.layout)
         else:
             calls = feature_calls(
                 view.test_features(view.stage - 1, every) if "z_old" in adaptation.reads else None,
@@ -149,16 +151,21 @@ class Scorer:
                 batches_per_call=options.batches_per_call,
                 evolve_every=every,
             )
-        with must_fit(f"A test batch of row {self.name!r}", f"config.{key} (now {value})"):
-            return run_stream(
-                make_stream(adaptation, self.classifier, self.layout),
-                state,
-                calls,
-                layout=self.layout,
-                programs=self.programs,
-                name="moving" if adaptation is self.moving else "still",
-                pause=view.pause,
-            )
+        return run_stream(
+            make_stream(adaptation, self.classifier, self.layout),
+            state,
+            calls,
+            layout=self.layout,
+            programs=self.programs,
+            name="moving" if adaptation is self.moving else "still",
+            pause=view.pause,
+        )
+
+    def _size_keys(self) -> str:
+        """The options that decide how much memory a stream needs, with their values."""
+        keys = ["testtime.batch_size"] if "images" in self.moving.reads else ["test.batch_size"]
+        keys += ["evolution.capacity"] if "z_old" in self.moving.reads else []
+        return " or ".join(f"config.{key} (now {get(self.parts.config, key)})" for key in keys)
 
     def _kept(self, adaptation: Adaptation, model: Model | None) -> PyTree:
         blank = adaptation.blank(model)
