@@ -28,7 +28,7 @@ def write_several(workdirs: Sequence[str | os.PathLike[str]], out: str | os.Path
     if not workdirs:
         raise UserError("No run to report: name at least one workdir that holds a results.json.")
     runs, out = [load(workdir) for workdir in workdirs], Path(out)
-    check_folder("the report's folder", out)
+    check_folder("--out", out)
     groups = compare.group(runs)
     document = [section._replace(picture=_painted(section.picture)) for section in content.document(groups)]
     figures = {

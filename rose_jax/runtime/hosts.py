@@ -166,7 +166,10 @@ class Preemption:
         self._previous: dict[signal.Signals, Any] = {}
         if jax.process_count() == 1:
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._previous[number] = signal.signal(number, self._note)
+                if (
+                    signal.getsignal(number) is not signal.SIG_IGN
+                ):  # as a shell has it for what runs in the background
+                    self._previous[number] = signal.signal(number, self._note)
 
     def asked(self) -> bool:
         """Whether to save and stop now. All processes must call it equally often."""

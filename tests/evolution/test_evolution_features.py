@@ -2,6 +2,7 @@
 
 import io
 import logging
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -107,10 +108,15 @@ GOOD = {"z_old": (6, 4), "z_new": (6, 4), "old_prototypes": (3, 4), "new_prototy
         ("projector", np.ones((5, 4)), r"projector has shape \(5, 4\), expected \[d, d\] = \(4, 4\)"),
         ("projector", np.full((4, 4), "a"), r"projector holds <U1, expected real numbers"),
         ("capacity", 0, "capacity must be at least 1, not 0"),
+        ("capacity", 1.5, "capacity must be a whole number, not 1.5"),
+        ("seed", "0", "seed must be a whole number, not '0'"),
         ("granularity", 0, "granularity must be at least 1"),
         ("evolve_every", 0, "evolve_every must be at least 1"),
         ("alpha", -0.1, "alpha must be"),
+        ("alpha", None, "alpha must be a finite number and not negative, not None"),
+        ("alpha", float("nan"), "alpha must be a finite number and not negative, not nan"),
         ("ridge", -1.0, "ridge must be a finite number"),
+        ("ridge", float("nan"), "ridge must be a finite number and not negative, not nan"),
         ("solver", "blokced", "Unknown solver 'blokced'. Did you mean 'blocked'"),
     ],
 )
@@ -118,6 +124,19 @@ def test_bad_input_is_named(name, value, message):
     arguments = {key: np.ones(shape) for key, shape in GOOD.items()} | {name: value}
     with pytest.raises(UserError, match=message):
         evolve_features(**arguments)
+
+
+def test_a_mask_may_be_a_list_and_must_fit(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "rose_jax.evolution.features._step", lambda options, state, old, new, valid: seen.append(valid)
+    )
+    state, z = SimpleNamespace(prototypes=np.ones((5, 4))), np.ones((6, 4))
+    for valid, found in (([True] * 3, r"\(3,\) and type bool"), ([1] * 6, r"\(6,\) and type int")):
+        with pytest.raises(UserError, match=rf"valid has shape {found}\d*, expected bool \[n\] = \(6,\)"):
+            Evolution().step(state, z, z, valid)
+    Evolution().step(state, z, z, [True, False] * 3)
+    np.testing.assert_array_equal(seen, [[True, False] * 3])
 
 
 def test_noise_larger_than_the_prototypes_warns():

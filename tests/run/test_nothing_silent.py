@@ -29,7 +29,9 @@ def main(tmp_path, monkeypatch):
     real = experiment.run
     monkeypatch.setattr(experiment, "run", lambda *args, **rest: real(*args, layout=ONE, **rest))
     (tmp_path / "tiny.py").write_text("from tiny_run import get_config")
-    return lambda *arguments: exit_code("--config", tmp_path / "tiny.py", "--workdir", tmp_path / "run", *arguments)
+    return lambda *arguments: exit_code(
+        "--config", tmp_path / "tiny.py", "--workdir", tmp_path / "run", *arguments
+    )
 
 
 def test_broken_updates_and_the_end_of_a_run_are_told(finished, tmp_path, monkeypatch, capsys, caplog):
@@ -58,7 +60,9 @@ def test_broken_updates_and_the_end_of_a_run_are_told(finished, tmp_path, monkey
 
 
 def test_what_an_event_says():
-    assert events.told({"images": 9, "bad_rows": 0, "broken_steps": 2, "ill_posed_steps": 1.0, "unscored": None}) == [
+    assert events.told(
+        {"images": 9, "bad_rows": 0, "broken_steps": 2, "ill_posed_steps": 1.0, "unscored": None}
+    ) == [
         f"2 {events.EVENTS['broken_steps']}",
         f"1 {events.EVENTS['ill_posed_steps']}",
     ]
@@ -68,9 +72,7 @@ EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory allocating 8796093022208 bytes.\n
 
 
 def test_only_a_lack_of_memory_is_called_one():
-    words = (
-        r"A step does not fit in memory \(RESOURCE_EXHAUSTED: .* bytes.\). Lower config.KEY \(now 8\), use more devices"
-    )
+    words = r"A step does not fit in memory \(RESOURCE_EXHAUSTED: .* bytes.\). Lower config.KEY \(now 8\), use more devices"
     for error in (JaxRuntimeError(EXHAUSTED), MemoryError("RESOURCE_EXHAUSTED: so many bytes.")):
         with pytest.raises(UserError, match=words), must_fit("A step", "config.KEY (now 8)"):
             raise error
@@ -87,7 +89,9 @@ def test_a_batch_that_does_not_fit(main, finished, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(trajectory, "train_steps", exhausted)
     assert main("--methods", "efc") == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("error: A training step of 'efc' does not fit in memory (RESOURCE_EXHAUSTED: Out of memory")
+    assert said.startswith(
+        "error: A training step of 'efc' does not fit in memory (RESOURCE_EXHAUSTED: Out of memory"
+    )
     assert "Lower config.efc.recipe.batch_size (now 64)" in said
     shutil.rmtree(tmp_path / "run")
     shutil.copytree(finished[0], tmp_path / "run")

@@ -98,6 +98,11 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(
+            f"error: {error}. No incomplete dataset is left; solve that and run the same command.", file=sys.stderr
+        )
+        return 2
     except KeyboardInterrupt:
         print("\nInterrupted; no incomplete dataset is left. Run the same command again.", file=sys.stderr)
         return INTERRUPTED_EXIT_CODE
