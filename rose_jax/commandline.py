@@ -159,7 +159,7 @@ def _blamed(path: Path, act: str) -> Iterator[None]:
 
 
 def _written(value: Any) -> str:
-    """As the command line takes it."""
+    """As a shell takes it."""
     if isinstance(value, (tuple, list)):
-        return f"'{tuple(value)}'"
+        return f'"{tuple(value)}"'
     return str(value) if value != "" else "''"

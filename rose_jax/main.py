@@ -14,7 +14,9 @@ from rose_jax import commandline
 from rose_jax.config import Config, validate
 from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration file, with an argument after a colon.")
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The setting: a Python file with a function get_config, and a preset after a colon."
+)
 _WORKDIR = flags.DEFINE_string(
     "workdir",
     None,
