@@ -28,8 +28,9 @@ from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.run.trajectory import Trajectory
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import write_json
+from rose_jax.runtime.places import check_place
 from rose_jax.runtime.sharding import Layout
-from rose_jax.runtime.workdir import Workdir, check_place
+from rose_jax.runtime.workdir import Workdir
 from rose_jax.testtime import ADAPTATIONS
 from rose_jax.train.objectives import OBJECTIVES
 from rose_jax.types import Parts

@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
     commandline.mark_changes(config, changes)
     from rose_jax import experiment  # after the flags: importing jax is slow, and errors above need none
     from rose_jax.runtime import hosts
-    from rose_jax.runtime.workdir import check_place, default_workdir
+    from rose_jax.runtime.places import check_place, default_workdir
 
     check_place(_WORKDIR.value or "")
     experiment.cache_compilations()

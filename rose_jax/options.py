@@ -84,7 +84,7 @@ class Declared(NamedTuple):
 def declared(config: Any, prefix: str = "", instead: Mapping[str, Option] | None = None) -> dict[str, Declared]:
     """Every option of a configuration by its dotted key, in the order of their declaration."""
     found: dict[str, Declared] = {}
-    kinds = _kinds(type(config))
+    kinds = _kinds(config.__class__)
     for item in dataclasses.fields(config):
         key, kind, value = prefix + item.name, kinds[item.name], getattr(config, item.name)
         if not item.metadata:

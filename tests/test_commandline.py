@@ -12,8 +12,7 @@ from rose_jax import commandline, experiment
 from rose_jax.config import Config, validate
 from rose_jax.errors import UserError
 from rose_jax.options import declared, get, put, sections
-from rose_jax.runtime import workdir as workdir_lib
-from rose_jax.runtime.workdir import default_workdir
+from rose_jax.runtime.places import default_workdir
 
 DIGITS = ("--config", "configs/digits_cold5.py")
 FLOATS = [key for key, item in declared(Config()).items() if item.kind in (float, tuple[float, ...])]
@@ -280,5 +279,5 @@ def test_the_folder_is_found_again_by_the_same_command_only():
     for key, value in changed.items():
         other = get_config()
         put(other, key, value)
-        names.add(workdir_lib.default_workdir(other, commandline.changed_keys(other, config)).name)
+        names.add(default_workdir(other, commandline.changed_keys(other, config)).name)
     assert len(names) == len(changed)

@@ -2,12 +2,10 @@
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,10 @@ from rose_jax.errors import UserError
 from rose_jax.runtime import hosts, siblings
 from rose_jax.runtime.agreement import LAYOUT, difference, differing_options, flatten, told
 from rose_jax.runtime.files import is_leftover, write_text
+from rose_jax.runtime.places import check_place
 from rose_jax.runtime.profiler import Profiler
 from rose_jax.runtime.progress import Progress
 from rose_jax.runtime.writers import Writer, check_writers
-
-LONGEST_CHANGES = 150  # characters of a workdir's name
 
 
 class Workdir:
@@ -272,28 +269,3 @@ def read_lines(path: Path, objective: str | None = None) -> list[dict[str, Any]]
         with contextlib.suppress(ValueError):  # the last line of a run that was killed while writing it
             found.append(json.loads(text))
     return [line for line in found if objective in (None, line.get("objective"))]
-
-
-def default_workdir(config: Config, changes: Mapping[str, Any]) -> Path:
-    """runs/NAME_PRESET_KEY=VALUE_seedN: a folder of its own for every set of changes to a config file."""
-    parts = [config.name, config.preset if config.preset not in ("full", "custom") else ""]
-    changed = "_".join(f"{key}={_as_a_name(value)}" for key, value in changes.items())
-    if len(changed) > LONGEST_CHANGES:  # file systems allow 255 bytes
-        digest = hashlib.blake2b(changed.encode(), digest_size=4).hexdigest()
-        changed = f"{changed[:LONGEST_CHANGES]}_{digest}"
-    return Path("runs") / "_".join(filter(None, [*parts, changed, f"seed{config.seed}"]))
-
-
-def check_place(workdir: str | Path) -> None:
-    """Refuses addresses of object stores: they are no folders, and have neither locks nor renames."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", str(workdir))
-    if scheme:
-        raise UserError(
-            f"--workdir {workdir} is an address ({scheme[1]}:), not a folder. Give a folder on a disk or a shared file "
-            "system that has locks and renames (NFS, Lustre), and copy the run to the bucket when it is done."
-        )
-
-
-def _as_a_name(value: Any) -> str:
-    text = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
-    return re.sub(r"[^\w.,+-]+", "-", text) or "none"

@@ -87,7 +87,8 @@ class Window:
             if bad:
                 raise UserError(
                     f"Training stopped: {', '.join(bad)} not finite at or just before step {step} of task "
-                    f"{task + 1}. The snapshots of earlier tasks are kept. Lower the learning rate (config.train.*.lr) or look at the data."
+                    f"{task + 1}. The snapshots of earlier tasks are kept. Lower the learning rate (config.train.*.lr) or "
+                    "look at the data."
                 )
             self.sums = {name: self.sums.get(name, 0.0) + float(value) for name, value in terms.items()}
             self.calls += 1
