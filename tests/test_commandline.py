@@ -150,12 +150,6 @@ def test_a_workdir_in_a_bucket(refused, address):
     assert "Give a folder" in said
 
 
-def test_distributed_alone(refused):
-    said = refused(*DIGITS, "--distributed")
-    assert "--distributed alone is for places where jax finds the other processes by itself" in said
-    assert "Leave it out to run one process, or give --coordinator" in said
-
-
 def test_help_is_usage_and_success(capsys):
     for word in ("--help", "-h"):
         assert exit_code(word) == 0
