@@ -13,7 +13,7 @@ from evolution_reference import alg2, features
 from rose_jax.errors import UserError
 from rose_jax.evolution import Evolution, evolve_features
 from rose_jax.evolution import features as features_lib
-from rose_jax.evolution.core import predict
+from rose_jax.evolution.core import ill_posed, predict
 from rose_jax.evolution.queue import pseudo_features
 
 OPTIONS = {"capacity": 70, "alpha": 0.2, "seed": 5, "ridge": 1e-4}
@@ -137,6 +137,15 @@ def test_a_mask_may_be_a_list_and_must_fit(monkeypatch):
             Evolution().step(state, z, z, valid)
     Evolution().step(state, z, z, [True, False] * 3)
     np.testing.assert_array_equal(seen, [[True, False] * 3])
+
+
+def test_what_overflows_is_counted():
+    """With a ridge of inf all is finite, and every image leaves the map where it was."""
+    inf, pivots = np.float32(np.inf), np.array([4.0, 9.0], np.float32)
+    assert not ill_posed(pivots, np.float32(0.01))
+    assert ill_posed(pivots, np.float32(0.05))
+    assert ill_posed(np.full(2, inf), inf)
+    assert ill_posed(np.full(2, np.nan, np.float32), np.float32(0.01))
 
 
 def test_noise_larger_than_the_prototypes_warns():

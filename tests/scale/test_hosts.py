@@ -303,8 +303,12 @@ def test_without_a_cluster_the_processes_must_be_named(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done.stderr
     (said,) = done.stderr.splitlines()
-    assert said.startswith("error: --distributed alone is for places where jax finds the other processes by itself")
-    assert "here it does not: coordinator_address should be defined. Leave it out to run one process, or give" in said
+    assert said.startswith(
+        "error: --distributed alone is for places where jax finds the other processes by itself"
+    )
+    assert (
+        "here it does not: coordinator_address should be defined. Leave it out to run one process, or give" in said
+    )
 
 
 @pytest.mark.parametrize(
