@@ -110,10 +110,10 @@ do_fetch() {
     on_workers 0 "$(quote "${pack[@]}" -C "${from:-$REMOTE/runs}" "$run_name")"
   else
     # The run that was started last: each start writes its config.json.
-    local places
-    if [[ -n $from ]]; then places="$(quote "$from")/*/config.json"; else places="$REMOTE/runs/*/config.json $SHARED/runs/*/config.json"; fi
+    local places="$REMOTE/runs/*/config.json $SHARED/runs/*/config.json"
+    [[ -z $from ]] || places="$(quote "$from")/*/config.json"
     on_workers 0 "newest=\$(ls -t $places 2> /dev/null | head -n 1); [ -n \"\$newest\" ] || \
-{ echo 'error: no run in $places: give --from, or run something first' >&2; exit 1; }; run=\$(dirname \"\$newest\") && \
+{ echo \"error: no run in ${from:-$REMOTE/runs}: run something first, or give --from\" >&2; exit 1; }; run=\$(dirname \"\$newest\") && \
 $(quote "${pack[@]}") -C \"\$(dirname \"\$run\")\" \"\$(basename \"\$run\")\" && echo \"fetching \$run\""
   fi
   show mkdir -p build runs

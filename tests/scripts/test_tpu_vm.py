@@ -242,7 +242,7 @@ def test_fetch_where_there_is_no_run(vm):
     _, tpu_vm = vm
     result = tpu_vm("fetch", *VM)
     assert result.returncode != 0
-    assert "error: no run in rose_jax/runs/*/config.json" in result.stderr
+    assert "error: no run in rose_jax/runs: run something first, or give --from" in result.stderr
     assert "scp" not in result.stdout
 
 
