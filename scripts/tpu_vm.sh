@@ -113,7 +113,7 @@ do_fetch() {
     local places="$REMOTE/runs/*/config.json $SHARED/runs/*/config.json"
     [[ -z $from ]] || places="$(quote "$from")/*/config.json"
     on_workers 0 "newest=\$(ls -t $places 2> /dev/null | head -n 1); [ -n \"\$newest\" ] || \
-{ echo \"error: no run in ${from:-$REMOTE/runs}: run something first, or give --from\" >&2; exit 1; }; run=\$(dirname \"\$newest\") && \
+{ echo $(quote "error: no run in ${from:-$REMOTE/runs}: run something first, or give --from") >&2; exit 1; }; run=\$(dirname \"\$newest\") && \
 $(quote "${pack[@]}") -C \"\$(dirname \"\$run\")\" \"\$(basename \"\$run\")\" && echo \"fetching \$run\""
   fi
   show mkdir -p build runs

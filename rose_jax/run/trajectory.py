@@ -166,9 +166,9 @@ class Trajectory(Sequence[Snapshot]):
                     break
                 taken.append(str(task + 1))
             if taken:
-                which = f"task {taken[0]}" if len(taken) == 1 else f"tasks {taken[0]} to {taken[-1]}"
+                which = f"task {taken[0]} was" if len(taken) == 1 else f"tasks {taken[0]} to {taken[-1]} were"
                 logging.info(
-                    "%s: %s trained in %s, with the same options, and not again.", self.name, which, run.name
+                    "%s: %s trained in %s with the same options; taken from there.", self.name, which, run.name
                 )
 
     @contextlib.contextmanager
