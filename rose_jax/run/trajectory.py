@@ -155,14 +155,16 @@ class Trajectory(Sequence[Snapshot]):
     def _take_from_siblings(self) -> None:
         """Encoders that a run beside this one has trained with the same options are not trained again."""
         for run in self.work.siblings.with_encoders(self.name, trajectory_options(self.parts.config, self.name)):
-            folder, taken = run / self.work.trajectory_folder(self.name).relative_to(self.work.path), []
+            ours, theirs, taken = self.checkpoints.folder, run / "checkpoints" / self.name, []
             for task in range(len(self)):
-                if committed(self.checkpoints.folder, _stage_name(task)):
+                if committed(ours, _stage_name(task)):
                     continue
-                if not committed(folder, _stage_name(task)):
+                # A task continues the very bits before it, which another kind of machine would have rounded otherwise.
+                alike = snapshots_digest(ours, task) == snapshots_digest(theirs, task) != ""
+                if not alike or not committed(theirs, _stage_name(task)):
                     break
                 self.work.take_lines(run, self.name, task)
-                if not self.checkpoints.take(_stage_name(task), folder):
+                if not self.checkpoints.take(_stage_name(task), theirs):
                     break
                 taken.append(str(task + 1))
             if taken:

@@ -1,9 +1,11 @@
 """Runs side by side: what one has trained and scored, another with the same options takes over."""
 
+import contextlib
 import errno
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -122,6 +124,30 @@ def test_who_is_a_sibling(tmp_path):
         assert work.siblings.runs == []
     with Workdir(tmp_path / "other data", tiny_run.get_config(), "other data", share=True) as work:
         assert work.siblings.runs == []
+
+
+@pytest.mark.parametrize(("digest", "taken"), [("first", ["stage_001"]), ("rounded otherwise", [])])
+def test_a_task_is_taken_only_if_it_continues_what_is_here(tmp_path, digest, taken):
+    """Of an interrupted run: its first task is here, two are there."""
+    config = tiny_run.get_config()
+    here, there = (tmp_path / name / "checkpoints" / "base" for name in ("here", "there"))
+    for folder, digests in ((here, [digest]), (there, ["first", "second"])):
+        with contextlib.closing(Checkpoints(folder)) as checkpoints:
+            for task, note in enumerate(digests):
+                checkpoints.save(f"stage_{task:03d}", {"a": np.ones(3)}, note={"digest": note})
+    (there / "options.json").write_text(json.dumps(trajectory_options(config, "base")))
+    with Workdir(tmp_path / "there", config):
+        pass
+    with (
+        Workdir(tmp_path / "here", config, share=True) as work,
+        contextlib.closing(Checkpoints(here)) as checkpoints,
+    ):
+        opened = trajectory.Trajectory.__new__(trajectory.Trajectory)
+        opened.name, opened.parts, opened.work = "base", SimpleNamespace(config=config), work
+        opened.checkpoints, opened._tasks = checkpoints, 3
+        opened._take_from_siblings()
+    found = {path.name.removesuffix(".manifest.json") for path in here.iterdir()}
+    assert found - {"options.json"} == {"stage_000", *taken}
 
 
 @pytest.fixture
