@@ -112,7 +112,11 @@ class EvolutionOptions:
 class MetricOptions:
     """Rows named ..._whitened: the within-class covariance that prototypes and images are compared in."""
 
-    source: str = choice(("evolved", "newest"), "newest: of the newest task alone")
+    source: str = choice(
+        ("evolved", "newest", "queue"),
+        "newest: of the newest task alone; queue: the Gram matrix of its new features",
+    )
+    queue_ridge: float = option(0.03, "rho of the queue's metric: rho tr / d of its Gram matrix", at_least=0)
     error: str = choice(
         ("stream", "task", "none"), "the drift map's, widens old classes; task: on D_t; stream: and on test pairs"
     )

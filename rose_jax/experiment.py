@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from rose_jax import events, report
+from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.config import Config, from_json
 from rose_jax.data import augment, sources
 from rose_jax.data.pipeline import Images
@@ -56,7 +57,7 @@ def run(
     rows = resolve(config.methods)
     features = make_features(config, layout or Layout())
     images, parts, layout = features.images, features.parts, features.images.layout
-    _check_needs(rows, parts)
+    check_needs(rows, parts)
     with Workdir(workdir, config, images.dataset.identity, overwrite, writers, profile_steps, share) as work:
         hosts.by_process_0(lambda: results_lib.check_earlier(work.path), f"the results in {work.path}")
         groups = _by_objective(rows)
@@ -206,9 +207,16 @@ def _follow(trajectory: Trajectory, scorers: dict[str, Scorer], work: Workdir) -
     return outcomes
 
 
-def _check_needs(rows: dict[str, Row], parts: Parts) -> None:
-    """A test-time method may need what only some objectives train."""
+def check_needs(rows: dict[str, Row], parts: Parts) -> None:
+    """A test-time method may need what only some objectives train, a classifier what only some of those keep."""
     for name, row in rows.items():
+        wanted = CLASSIFIERS[row.classifier].make(parts).needs - ADAPTATIONS[row.test_time].make(parts).offers
+        if wanted:
+            able = [other for other, plugin in ADAPTATIONS.items() if wanted <= plugin.make(parts).offers]
+            raise UserError(
+                f"Row {name!r}: its classifier needs a {', '.join(sorted(wanted))}, which {row.test_time!r} at test time "
+                f"does not keep. Test-time methods that do: {', '.join(able)}. Or use --config.metric.source=evolved."
+            )
         missing = ADAPTATIONS[row.test_time].make(parts).needs - OBJECTIVES[row.objective].provides
         if missing:
             able = [other for other, plugin in OBJECTIVES.items() if missing <= plugin.provides]

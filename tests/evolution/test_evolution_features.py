@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from evolution_reference import alg2, features
 
+from rose_jax import Evolution, evolve_features
 from rose_jax.errors import UserError
-from rose_jax.evolution import Evolution, evolve_features
-from rose_jax.evolution import features as features_lib
 from rose_jax.evolution.core import ill_posed, predict
 from rose_jax.evolution.queue import pseudo_features
+from rose_jax.evolve import features as features_lib
 
 OPTIONS = {"capacity": 70, "alpha": 0.2, "seed": 5, "ridge": 1e-4}
 
@@ -129,9 +129,9 @@ def test_bad_input_is_named(name, value, message):
 def test_a_mask_may_be_a_list_and_must_fit(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "rose_jax.evolution.features._step", lambda options, state, old, new, valid: seen.append(valid)
+        "rose_jax.evolve.features._step", lambda options, state, old, new, valid: seen.append(valid)
     )
-    state, z = SimpleNamespace(prototypes=np.ones((5, 4))), np.ones((6, 4))
+    state, z = SimpleNamespace(memory=SimpleNamespace(mean=np.ones((5, 4)))), np.ones((6, 4))
     for valid, found in (([True] * 3, r"\(3,\) and type bool"), ([1] * 6, r"\(6,\) and type int")):
         with pytest.raises(UserError, match=rf"valid has shape {found}\d*, expected bool \[n\] = \(6,\)"):
             Evolution().step(state, z, z, valid)
