@@ -47,7 +47,9 @@ class ModelOptions:
     width: int = option(64, "feature dimension d is 8 x width", at_least=1)
     stem: str = choice(("small", "conv3_pool", "conv7_pool"), "first layers of the encoder")
     head: str = choice(("cosine", "linear"), "what is trained on top of the features")
-    compute_dtype: str = choice(("float32", "bfloat16", "float64"), "of the encoder; bfloat16 on accelerators")
+    compute_dtype: str = choice(
+        ("float32", "bfloat16", "float64"), "of the encoder; bfloat16 on accelerators", machine=True
+    )
 
 
 @dataclass
@@ -68,7 +70,9 @@ class TrainOptions:
     first: Schedule = section(Schedule, "of the first task")
     later: Schedule = section(Schedule, "of every later task")
     adapt_lr: bool = option(True, "lr of later tasks times |C_t| / |C_1:t-1|")
-    steps_per_call: int = option(1, "above 1 on accelerators: that many steps in one fori_loop", at_least=1)
+    steps_per_call: int = option(
+        1, "above 1 on accelerators: that many steps in one fori_loop", at_least=1, machine=True
+    )
     log_every: int = option(20, "steps between lines of metrics.jsonl", at_least=1, free=True)
     checkpoint_every: int = option(0, "steps between checkpoints; 0 is once an epoch", at_least=0, free=True)
 
@@ -326,7 +330,7 @@ class AdaptationOptions:
 class Config:
     name: str = option("", "of the setting; names the default workdir")
     preset: str = choice(
-        ("full", "thin", "micro", "smoke", "custom"), "custom: full, with keys changed by hand", free=True
+        ("full", "thin", "micro", "smoke", "custom"), "custom: full, with other values than the paper's", free=True
     )
     note: str = option("", "what a reader of the results must know", free=True)
     seed: int = option(0, "of everything drawn but the class order", at_least=0, at_most=LARGEST_SEED)

@@ -239,6 +239,9 @@ def measure(x: Array, metric: Metric) -> Array:
 
 
 def ill_posed(pivots: Array, lam: Array) -> Array:
-    """Whether the ridge decides some direction of W: a pivot of G + λI is below 100 λ, or below rounding."""
+    """Whether the ridge decides some direction of W: a pivot of G + λI is below 100 λ, or below rounding.
+
+    So it is where λ has overflowed (a huge α): everything is finite then, and W stays at W₀.
+    """
     rounding = pivots.shape[0] * jnp.finfo(pivots.dtype).eps * jnp.max(pivots)
-    return ~(jnp.min(pivots) >= jnp.maximum(100 * lam, rounding))
+    return ~((jnp.min(pivots) >= jnp.maximum(100 * lam, rounding)) & jnp.isfinite(lam))

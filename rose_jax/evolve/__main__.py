@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from rose_jax import events
 from rose_jax.errors import UserError
 from rose_jax.evolution.rose import SOLVERS
 from rose_jax.evolve import baselines
 from rose_jax.evolve.features import EvolvedFeatures, evolve_features
 from rose_jax.evolve.inputs import labels_of, matrix, same_images
 from rose_jax.evolve.metrics import METRICS
-from rose_jax.runtime.files import write_arrays
+from rose_jax.runtime.files import check_file, write_arrays
 
 REQUIRED = ("z_old", "z_new", "old_prototypes", "new_prototypes")
 OPTIONAL = ("projector", "labels", "old_covariance", "new_covariance")
@@ -32,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     options = vars(_parser().parse_args(argv))
     out = Path(options.pop("out"))
     try:
+        check_file("--out", out)  # before minutes of work
         arrays = read_features(Path(options.pop("features")))
         labels = arrays.pop("labels", None)
         for name in REQUIRED:
@@ -104,13 +106,8 @@ def _from_torch(path: Path) -> bool:
 def describe(result: EvolvedFeatures, old_classes: int) -> list[str]:
     """A few lines about what happened."""
     counts, classes = result.counts, len(result.prototypes)
-    happened = {
-        "bad_rows": "rows with NaN or Inf: predicted -1, kept out of the queue",
-        "broken_steps": "updates were not finite and kept the previous prototypes",
-        "ill_posed_steps": "updates left some direction to the projector (dead channels or a queue shorter than d)",
-    }
     lines = [f"{counts['images']} images, {old_classes} old and {classes - old_classes} new classes"]
-    lines += [f"{counts[name]} {text}" for name, text in happened.items() if counts[name]]
+    lines += events.told(counts)
     return lines + [f"note: {note}" for note in result.notes]
 
 

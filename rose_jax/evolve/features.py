@@ -120,10 +120,16 @@ class Evolution:
     metric_ridge: float | None = None  # ρ of the metric; None chooses
 
     def __post_init__(self) -> None:
+        for name in ("capacity", "seed", "granularity", "evolve_every", "block"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise UserError(f"{name} must be a whole number, not {value!r}.")
         if self.evolve_every < 1:
             raise UserError(f"evolve_every must be at least 1, not {self.evolve_every}.")
-        if not (np.isfinite(self.alpha) and self.alpha >= 0):
-            raise UserError(f"alpha must be a finite number and not negative, not {self.alpha}.")
+        for name, value in (("alpha", self.alpha), ("ridge", 0.0 if self.ridge is None else self.ridge)):
+            number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+            if not (number and np.isfinite(value) and value >= 0):
+                raise UserError(f"{name} must be a finite number and not negative, not {value!r}.")
         self._evolver()  # checks the rest
         metrics.check(self.metric, self.metric_ridge)
 
@@ -167,8 +173,11 @@ class Evolution:
         z_old, z_new = matrix("z_old", z_old, "[n, d]", dim), matrix("z_new", z_new, "[n, d]", dim)
         same_images(z_old, z_new)
         valid = np.ones(z_new.shape[0], bool) if valid is None else valid
-        if valid.shape != (z_new.shape[0],):
-            raise UserError(f"valid has shape {valid.shape}, expected [n] = {(z_new.shape[0],)}.")
+        valid = valid if isinstance(valid, Array) else np.asarray(valid)
+        if valid.shape != (z_new.shape[0],) or valid.dtype != bool:
+            raise UserError(
+                f"valid has shape {valid.shape} and type {valid.dtype}, expected bool [n] = {(z_new.shape[0],)}."
+            )
         return wait_with_one_blas_thread(_step, self, state, float32(z_old), float32(z_new), valid)
 
     def prototypes(self, state: State) -> Array:

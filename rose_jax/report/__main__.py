@@ -26,6 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+    except OSError as error:
+        print(
+            f"The report cannot be written to {out} ({error}). Make room, or give another --out.", file=sys.stderr
+        )
+        return 2
     print(written.text)
     print()
     for path in (written.html, Path(out) / "report.md", Path(out) / "report.csv", *written.figures):

@@ -119,3 +119,16 @@ def test_what_is_no_npz(tmp_path, capsys):
     np.save(tmp_path / "bare.npy", np.ones(3))
     assert main([str(tmp_path / "bare.npy")]) == 2
     assert "one bare array" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [(".", "--out . is a folder. Give the name of a file in it."), ("features.npz/x", "features.npz is a file")],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(arrays, tmp_path, capsys, monkeypatch, out, words):
+    np.savez(tmp_path / "features.npz", **arrays)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rose_jax.evolve.__main__.evolve_features", None)
+    assert main(["features.npz", "--out", out]) == 2
+    assert words in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["features.npz"]
