@@ -34,6 +34,7 @@ class Outcome(NamedTuple):
     counts: dict[str, float]  # of the test-time method and the compensation
     seconds: float  # of the stream, forward passes included
     kept: tuple[Any, ...] = ()  # leaves of what the test-time method keeps for the next stage
+    trace: dict[str, np.ndarray] = {}  # noqa: RUF012  [batches] each: how a stream of images went
 
 
 class Scorer:
@@ -110,7 +111,7 @@ class Scorer:
             params,
             stream_key,
             model,
-            adaptation.fit(view, fit_key),
+            adaptation.fit(view, memory, fit_key),
             self._kept(adaptation, model),
         )
         init = jax.jit(adaptation.init, static_argnums=1)
@@ -125,6 +126,7 @@ class Scorer:
             adaptation.counts(result.state) | view.notes,
             result.seconds + self.forward_seconds(view),
             tuple(jax.device_get(jax.tree.leaves(end.kept))),
+            result.trace,
         )
 
     def _stream(self, adaptation: Adaptation, state: PyTree, view: Stage) -> StreamResult:
@@ -149,6 +151,7 @@ class Scorer:
             programs=self.programs,
             name="moving" if adaptation is self.moving else "still",
             pause=view.pause,
+            trace=adaptation.trace,
         )
 
     def _kept(self, adaptation: Adaptation, model: Model | None) -> PyTree:
@@ -185,6 +188,7 @@ def _pack(outcome: Outcome) -> dict[str, Any]:
     }
     arrays |= {f"params/{name}": np.asarray(value) for name, value in outcome.params.items()}
     arrays |= {f"kept/{index:04d}": np.asarray(value) for index, value in enumerate(outcome.kept)}
+    arrays |= {f"trace/{name}": value for name, value in outcome.trace.items()}
     return arrays | {f"counts/{name}": np.asarray(value) for name, value in outcome.counts.items()}
 
 
@@ -200,4 +204,5 @@ def _unpack(arrays: dict[str, np.ndarray]) -> Outcome:
         {name: value.item() for name, value in group("counts/").items()},
         float(arrays["seconds"]),
         tuple(value for _, value in sorted(group("kept/").items())),
+        group("trace/"),
     )
