@@ -26,7 +26,7 @@ from rose_jax.train.optimizers import network
 from rose_jax.types import Adaptation, Array, Key, Model, Parts, PyTree, StageView
 
 BASE_TEMPERATURE = 0.07  # the code multiplies its contrast by temperature / 0.07
-RIDGE = 1e-6  # of the map between head outputs, per image
+RIDGE = 0.01  # of the map between head outputs, times the mean square of their directions
 
 
 class Source(NamedTuple):
@@ -103,8 +103,7 @@ def make(parts: Parts) -> Adaptation:
             if view.stage and name == "feature":
                 linear_map = np.asarray(view.snapshots[view.stage].projector)
             elif view.stage:
-                ridge = RIDGE * len(rows[0][name])
-                linear_map = least_squares(rows[0][name], rows[1][name], ridge).astype(np.float32)
+                linear_map = map_between(rows[0][name], rows[1][name])
             found[name] = measured(rows[-1][name], linear_map, options.queue_size)
         return found
 
@@ -126,6 +125,16 @@ def make(parts: Parts) -> Adaptation:
             needs=frozenset({SIMCLR}),
         ),
     )
+
+
+def map_between(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """V [k, k] with old V ~ new for rows [n, k] of D_t: least squares with a ridge that is centred on the identity.
+
+    The head is carried on from task to task; where D_t says nothing of a direction, it is taken as unmoved. (A ridge centred
+    on 0, or a small one, makes moments of old tasks explode in directions that D_t hardly has.)
+    """
+    ridge = RIDGE * float(np.square(np.asarray(old, np.float64)).sum()) / old.shape[1]
+    return (np.eye(old.shape[1]) + least_squares(old, new - old, ridge)).astype(np.float32)
 
 
 def measured(rows: np.ndarray, linear_map: Array, part: int) -> Source:

@@ -101,8 +101,8 @@ def rotation(parts: Parts) -> Auxiliary:
 
     def begin(key: Key, variables: PyTree) -> tuple[PyTree, PyTree]:
         """The branch starts as a copy of the network's own last stage."""
-        params, stats = ({name: tree[name] for name in tail.layers} for tree in variables.values())
-        return {"branch": params, "out": init_head("linear", key, views.ROTATIONS, encoder.feature_dim)}, stats
+        out = init_head("linear", key, views.ROTATIONS, encoder.feature_dim)
+        return {"branch": last_stage(variables["params"]), "out": out}, last_stage(variables["batch_stats"])
 
     def batch(key: Key, images: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         # The objective's own key: where it augments images and no more, these are the same images.
@@ -110,8 +110,10 @@ def rotation(parts: Parts) -> Auxiliary:
 
     def loss(head: PyTree, stats: PyTree, variables: PyTree, batch: Any) -> tuple[jax.Array, PyTree, PyTree]:
         term, stats, seen = rotation_loss(encoder, head, stats, variables, batch, "batch")
-        own = {name: variables["batch_stats"][name] for name in tail.layers}  # which these images do not pass
-        return term, stats, seen | own
+        return term, stats, seen | last_stage(variables["batch_stats"])  # which these images do not pass
+
+    def last_stage(tree: PyTree) -> PyTree:
+        return {name: tree[name] for name in tail.layers if name in tree}
 
     return Auxiliary(ROTATION, options.weight, begin, batch, loss)
 
