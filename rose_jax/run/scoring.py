@@ -85,6 +85,14 @@ class Scorer:
         new = view.test_seconds(view.stage) if "z_new" in reads else 0.0
         return new + (view.test_seconds(view.stage - 1, every) if "z_old" in reads else 0.0)
 
+    def passes_per_image(self, outcome: Outcome, stage: int) -> tuple[float, float]:
+        """Forward and backward passes that the stage's stream took for each image, old encoders included."""
+        reads, every = self.adaptation(stage).reads, self.parts.config.evolution.evolve_every
+        if "images" not in reads:
+            return 1.0 + ("z_old" in reads) / every, 0.0
+        images = max(len(outcome.predictions), 1)
+        return outcome.counts["forwards"] / images, outcome.counts["backwards"] / images
+
     def _run(self, view: Stage) -> Outcome:
         stage, adaptation = view.stage, self.adaptation(view.stage)
         key = jax.random.key(int(generator("stream", self.seed, stage, 1).integers(2**31)))
