@@ -156,7 +156,7 @@ def _figure(told: dict[str, Told]) -> dict[str, Any]:
     panels = [
         {"title": "entropy", "y": "nats, mean of a batch", "series": entropies},
         {"title": "old classes", "y": "accuracy, %", "series": lines("old")},
-        {"title": "old images taken for new classes", "y": "%", "series": lines("to_new")},
+        {"title": "old taken for new", "y": "% of images", "series": lines("to_new")},
     ]
     return {"kind": "lines", "x": "test images of the last stage so far", "panels": panels}
 

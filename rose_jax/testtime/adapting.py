@@ -29,7 +29,7 @@ from rose_jax.types import (
     StreamBatch,
 )
 
-OWN_WORK = ("forwards", "backwards", "steps")
+OWN_WORK = ("forwards", "backwards", "steps", "broken_steps")
 
 
 class Frame(NamedTuple):
@@ -153,13 +153,17 @@ def adaptation(parts: Parts, method: Method) -> Adaptation:
             options.logits, frame.scored.memory, frame.scale, frame.model.head, classifier, frame.scored.params
         )
         own, prediction, work = method.update(before, frame, shown, reader)
+        # A step that is not finite would spoil the rest of the stage: it is left out, and counted.
+        whole = is_finite(own.lasting)
+        own = jax.tree.map(lambda new, old: jnp.where(whole, new, old), own, before)
         if order == "after" or prediction is None:
             prediction = method.predict(own if order == "after" else before, frame, shown, reader)
         images = shown.valid.sum(dtype=jnp.int32)
         done: dict[str, Array] = {
             "forwards": images * (work.forwards + prediction.forwards),
             "backwards": images * work.backwards,
-            "steps": jnp.int32(work.steps),
+            "steps": jnp.where(whole, work.steps, 0),
+            "broken_steps": (~whole).astype(jnp.int32),
             **work.extra,
         }
         entropy = masked_mean(entropies(prediction.logits, reader.seen), shown.valid).astype(jnp.float32)
@@ -197,3 +201,9 @@ def adaptation(parts: Parts, method: Method) -> Adaptation:
         blank=blank,
         needs=method.needs,
     )
+
+
+def is_finite(tree: PyTree) -> jax.Array:
+    """bool []: whether every number of the tree is finite."""
+    finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
+    return jnp.stack(finite).all() if finite else jnp.array(True)

@@ -95,7 +95,12 @@ def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics():
     np.testing.assert_allclose(
         np.asarray(scores)[bench.valid][:, :SEEN], oracle.cosines(z, bench.memory), atol=1e-4
     )
-    assert {k: int(v) for k, v in state.work.items()} == {"forwards": 14, "backwards": 7, "steps": 1}
+    assert {k: int(v) for k, v in state.work.items()} == {
+        "forwards": 14,
+        "backwards": 7,
+        "steps": 1,
+        "broken_steps": 0,
+    }
 
 
 def test_the_branch_may_stay_as_it_was_trained():
@@ -224,7 +229,12 @@ def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
     np.testing.assert_allclose(
         np.asarray(scores)[bench.valid][:, :SEEN], oracle.cosines(z, bench.memory), atol=1e-4
     )
-    assert {k: int(v) for k, v in state.work.items()} == {"forwards": 56, "backwards": 42, "steps": 2}
+    assert {k: int(v) for k, v in state.work.items()} == {
+        "forwards": 56,
+        "backwards": 42,
+        "steps": 2,
+        "broken_steps": 0,
+    }
 
 
 def test_moments_of_earlier_tasks_are_transported_and_mixed():

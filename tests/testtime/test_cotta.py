@@ -79,6 +79,7 @@ def test_an_unsure_batch_is_averaged_over_augmentations(monkeypatch):
         "forwards": (3 + 5) * 7,
         "backwards": 7,
         "steps": 1,
+        "broken_steps": 0,
         "augmented_batches": 1,
     }
 

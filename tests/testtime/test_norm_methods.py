@@ -100,7 +100,23 @@ def test_tent_moves_norms_down_the_entropy_and_predicts_before():
     assert jax.tree.structure(state.own.lasting["norms"]) == jax.tree.structure(before)
     for ours, trained in zip(*map(jax.tree.leaves, (state.frame.model.variables, bench.variables)), strict=True):
         np.testing.assert_array_equal(ours, trained)
-    assert {k: int(v) for k, v in state.work.items()} == {"forwards": 14, "backwards": 14, "steps": 2}
+    assert {k: int(v) for k, v in state.work.items()} == {
+        "forwards": 14,
+        "backwards": 14,
+        "steps": 2,
+        "broken_steps": 0,
+    }
+
+
+def test_a_step_that_is_not_finite_is_left_out_and_counted():
+    bench = Bench("tent")
+    ncm = classifier(bench)
+    begun = bench.begin(ncm, np.nan)  # of the logits; the classifier's scores do not read it
+    state, scores = bench.step(begun, 0, ncm)
+    for a, b in zip(*map(jax.tree.leaves, (state.own, begun.own)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert np.isfinite(np.asarray(scores)[:, :SEEN]).all()
+    assert (int(state.work["steps"]), int(state.work["broken_steps"])) == (0, 1)
 
 
 def test_predicting_after_the_step_takes_a_pass_more():
