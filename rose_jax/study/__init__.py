@@ -26,9 +26,7 @@ STUDIES: dict[str, Study] = {
     "alpha": Study("noise of the pseudo-features", "supplement, implementation details", sweep.alpha),
     "granularity": Study("images per update", "", sweep.granularity),
     "budget": Study("evolving on every k-th image", "", cost.budget),
-    "adaptation": Study(
-        "methods that adapt the network", "tab:ttt_compare and tab:alltttb0b50", adaptation.run, long=True
-    ),
+    "adaptation": Study("methods that adapt the network", adaptation.TABLE, adaptation.run, long=True),
     "metric": Study("the evolved metric and its alternatives", "", metric.run, long=True),
 }
 

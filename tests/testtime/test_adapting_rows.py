@@ -31,7 +31,9 @@ class Family:
         config = small_config()
         config.cotta.augmentations, config.cotta.threshold, config.cotta.confidence = 2, "fixed", 1.0
         config.ttt_plus.queue_size, config.simclr.out = 40, 4
-        config.ttt_plus.lr = 1e-8  # features are far from what these encoders' running statistics would make of them
+        config.ttt_plus.lr = (
+            1e-8  # features are far from what these encoders' running statistics would make of them
+        )
         for key, value in options.items():
             section, _, field = key.partition("__")
             setattr(getattr(config, section), field, value)
