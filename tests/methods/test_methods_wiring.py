@@ -134,6 +134,8 @@ def test_two_programs_per_objective(name, devices, monkeypatch):
     features = small_features(Layout(jax.devices()[:devices]))
     if name in ("ssre", "base_rotation"):  # they need convolutions
         features = Features(features.images, features.parts._replace(encoder=tiny_net(1)))
+    if name in ("base_rotation", "base_simclr"):  # of base itself there is a test with expanded labels
+        features.parts.config.loss.expand_labels = False
     images, layout = features.images, features.images.layout
     objective = make_objective(name, features.parts)
     batches = TrainingBatches(images, objective.train or features.parts.config.train)

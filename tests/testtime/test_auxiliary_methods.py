@@ -178,7 +178,9 @@ def test_the_queue_holds_the_newest_rows_and_no_padding():
     assert queue.filled.all()
 
 
-@pytest.mark.parametrize("partial", [True, False], ids=["partial", "full_only"])
+@pytest.mark.parametrize(
+    "partial", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["partial", "full_only"]
+)
 def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
     """Two batches, the second with a queue that is not full; views are the image and its mirror image."""
 

@@ -34,7 +34,9 @@ def learned(bench, student, teacher, pixels, wanted, symmetric=False):
     return moved, jax.tree.map(lambda t, s: 0.7 * t + 0.3 * s, oracle.norms_of(teacher), moved)
 
 
-@pytest.mark.parametrize("symmetric", [False, True], ids=["student", "symmetric"])
+@pytest.mark.parametrize(
+    "symmetric", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["student", "symmetric"]
+)
 def test_the_student_follows_the_teacher_and_the_teacher_the_student(symmetric):
     bench = Bench("cotta", **OPTIONS, cotta__loss="symmetric" if symmetric else "student")
     ncm = CLASSIFIERS["ncm"].make(bench.parts)

@@ -119,6 +119,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_counted():
     assert (int(state.work["steps"]), int(state.work["broken_steps"])) == (0, 1)
 
 
+@pytest.mark.slow
 def test_predicting_after_the_step_takes_a_pass_more():
     bench = Bench("tent", tent__optimizer="sgd", tent__lr=0.1, testtime__order="after")
     ncm = classifier(bench)
