@@ -36,6 +36,7 @@ class Outcome(NamedTuple):
     counts: dict[str, float]  # of the test-time method and the compensation
     seconds: float  # of the stream, forward passes included
     kept: tuple[Any, ...] = ()  # leaves of what the test-time method keeps for the next stage
+    trace: dict[str, np.ndarray] = {}  # noqa: RUF012  [batches] each: how a stream of images went
 
 
 class Scorer:
@@ -92,6 +93,14 @@ class Scorer:
         new = view.test_seconds(view.stage) if "z_new" in reads else 0.0
         return new + (view.test_seconds(view.stage - 1, every) if "z_old" in reads else 0.0)
 
+    def passes_per_image(self, outcome: Outcome, stage: int) -> tuple[float, float]:
+        """Forward and backward passes that the stage's stream took for each image, old encoders included."""
+        reads, every = self.adaptation(stage).reads, self.parts.config.evolution.evolve_every
+        if "images" not in reads:
+            return 1.0 + ("z_old" in reads) / every, 0.0
+        images = max(len(outcome.predictions), 1)
+        return outcome.counts["forwards"] / images, outcome.counts["backwards"] / images
+
     def _run(self, view: Stage) -> Outcome:
         stage, adaptation = view.stage, self.adaptation(view.stage)
         key = jax.random.key(int(generator("stream", self.seed, stage, 1).integers(2**31)))
@@ -118,7 +127,7 @@ class Scorer:
             params,
             stream_key,
             model,
-            adaptation.fit(view, fit_key),
+            adaptation.fit(view, memory, fit_key),
             self._kept(adaptation, model),
         )
         init = jax.jit(adaptation.init, static_argnums=1)
@@ -135,6 +144,7 @@ class Scorer:
             counts | ({"unscored": unscored} if unscored > 0 else {}),
             result.seconds + self.forward_seconds(view),
             tuple(jax.device_get(jax.tree.leaves(end.kept))),
+            result.trace,
         )
 
     def _stream(self, adaptation: Adaptation, state: PyTree, view: Stage) -> StreamResult:
@@ -159,6 +169,7 @@ class Scorer:
             programs=self.programs,
             name="moving" if adaptation is self.moving else "still",
             pause=view.pause,
+            trace=adaptation.trace,
         )
 
     def _size_keys(self) -> str:
@@ -197,6 +208,7 @@ def _pack(outcome: Outcome) -> dict[str, Any]:
     }
     arrays |= {f"params/{name}": np.asarray(value) for name, value in outcome.params.items()}
     arrays |= {f"kept/{index:04d}": np.asarray(value) for index, value in enumerate(outcome.kept)}
+    arrays |= {f"trace/{name}": value for name, value in outcome.trace.items()}
     return arrays | {f"counts/{name}": np.asarray(value) for name, value in outcome.counts.items()}
 
 
@@ -212,4 +224,5 @@ def _unpack(arrays: dict[str, np.ndarray]) -> Outcome:
         {name: value.item() for name, value in group("counts/").items()},
         float(arrays["seconds"]),
         tuple(value for _, value in sorted(group("kept/").items())),
+        group("trace/"),
     )
