@@ -78,12 +78,13 @@ def test_positive_angles_turn_as_torchvisions():
     image = np.zeros((1, 9, 9, 3), np.float32)
     image[0, 4, 7] = 1
     still = cotta.Draw(None, None, None, np.zeros(2, np.float32), np.float32(1), None, None)
-    turned = np.asarray(cotta.warp(image, still._replace(radians=np.float32(np.pi / 2))))[0, 2:-2, 2:-2, 0]
+    turn = jax.jit(lambda x: cotta.warp(x, still._replace(radians=np.float32(np.pi / 2))))
+    turned = np.asarray(turn(image))[0, 2:-2, 2:-2, 0]
     assert turned[7, 4] == pytest.approx(1, abs=1e-5)
 
 
 def test_draws_are_uniform_and_whole_pixels():
-    drawn = jax.vmap(lambda key: cotta.draw(key, 32))(jax.random.split(jax.random.key(0), 3000))
+    drawn = jax.jit(jax.vmap(lambda key: cotta.draw(key, 32)))(jax.random.split(jax.random.key(0), 3000))
     uniforms = {
         "radians": (drawn.radians, -np.pi / 12, np.pi / 12),
         "scale": (drawn.scale, 0.9, 1.1),

@@ -117,7 +117,8 @@ def test_nt_xent():
     rng = np.random.default_rng(0)
     z, padding = rng.normal(size=(10, 4)), 100 * rng.normal(size=(4, 4))
     mask = np.arange(14) < 10
-    found = losses.nt_xent(np.concatenate([z, padding]).astype(np.float32), mask, 0.5)
+    rows = np.concatenate([z, padding]).astype(np.float32)
+    found = jax.jit(losses.nt_xent, static_argnums=2)(rows, mask, 0.5)
     assert found == pytest.approx(numpy_nt_xent(z, 0.5), rel=1e-5)
 
 
@@ -126,24 +127,26 @@ def test_moments_of_parts_are_those_of_the_whole():
     rows = rng.normal(size=(50, 4)) @ rng.normal(size=(4, 4)) + 1
     linear_map = rng.normal(size=(4, 4))
 
+    mix, move, measure = map(jax.jit, (mixed, transported, moments_of))
+
     def of(part):
-        return moments_of(part.astype(np.float32), np.ones(len(part), np.float32))
+        return measure(part.astype(np.float32), np.ones(len(part), np.float32))
 
     def population(part):  # whose mixture is exact
         return Moments(np.float32(len(part)), part.mean(0), np.cov(part.T, bias=True))
 
     np.testing.assert_allclose(of(rows).covariance, np.cov(rows.T), rtol=1e-4)
     padded = np.concatenate([rows, np.full((5, 4), 99.0)]).astype(np.float32)
-    masked = moments_of(padded, (np.arange(55) < 50).astype(np.float32))
+    masked = measure(padded, (np.arange(55) < 50).astype(np.float32))
     np.testing.assert_allclose(masked.mean, rows.mean(0), rtol=1e-4)
     np.testing.assert_allclose(masked.covariance, np.cov(rows.T), rtol=1e-4)
-    whole = mixed(population(rows[:20]), population(rows[20:]))
+    whole = mix(population(rows[:20]), population(rows[20:]))
     np.testing.assert_allclose(whole.mean, rows.mean(0), rtol=1e-4)
     np.testing.assert_allclose(whole.covariance, np.cov(rows.T, bias=True), rtol=1e-4)
-    there = transported(population(rows), linear_map)
+    there = move(population(rows), linear_map)
     np.testing.assert_allclose(there.mean, (rows @ linear_map).mean(0), rtol=1e-4)
     np.testing.assert_allclose(there.covariance, np.cov((rows @ linear_map).T, bias=True), rtol=1e-4)
-    first = mixed(no_moments(4), population(rows))
+    first = mix(no_moments(4), population(rows))
     np.testing.assert_allclose(first.covariance, np.cov(rows.T, bias=True), rtol=1e-4)
 
 
@@ -169,10 +172,11 @@ def test_a_map_that_the_task_shows_is_found_and_other_directions_stay():
 
 
 def test_the_queue_holds_the_newest_rows_and_no_padding():
+    push = jax.jit(ttt_plus.pushed)
     queue = ttt_plus.Queue(jnp.zeros((5, 1)), jnp.zeros((5, 2)), jnp.zeros(5, bool))
     for first, valid in ((1, [True, False, True]), (4, [True, True, True]), (7, [False, False, True])):
         rows = jnp.arange(first, first + 3.0)[:, None]
-        queue = ttt_plus.pushed(queue, {"feature": rows, "head": jnp.tile(rows, (1, 2))}, jnp.array(valid))
+        queue = push(queue, {"feature": rows, "head": jnp.tile(rows, (1, 2))}, jnp.array(valid))
     np.testing.assert_array_equal(queue.feature[:, 0], [9, 4, 5, 6, 1])
     np.testing.assert_array_equal(queue.head[:, 1], queue.feature[:, 0])
     assert queue.filled.all()
