@@ -13,7 +13,7 @@ import numpy as np
 
 from rose_jax import report
 from rose_jax.config import Config, from_json
-from rose_jax.data import augment, sources
+from rose_jax.data import augment, measure, sources
 from rose_jax.data.pipeline import Images
 from rose_jax.data.scenario import make_scenario
 from rose_jax.errors import UserError
@@ -70,7 +70,9 @@ def run(
                 training[name] = work.training_summary(name) | {"compilations": len(trajectory.programs)}
         results = {
             "schema": SCHEMA,
-            "setting": results_lib.setting(config, images),
+            "setting": results_lib.setting(
+                config, images, normalisation_of(images.dataset, config.data.normalisation)
+            ),
             "scores": results_lib.earlier_scores(work, config, images.scenario.num_tasks)
             | {name: scores[name] for name in rows},
             "train": results_lib.train_summary(training, work.path),
@@ -95,18 +97,29 @@ def make_features(config: Config, layout: Layout) -> Features:
         options.dir or None,
         class_list=options.class_list or None,
         synthetic_if_missing=options.synthetic_if_missing,
+        own_name=options.name,
+        size=options.size,
     ).pooled(options.pool)
     scenario = make_scenario(config.scenario, dataset.num_classes, options.images_per_class)
     images = Images(dataset, scenario, layout, config.seed, options.decode_workers)
+    normalise = augment.eval_transform(normalisation_of(dataset, options.normalisation))
     parts = Parts(
         config,
-        make_encoder(config.model),
+        make_encoder(config.model, dataset.image_size),
         scenario,
         images.image_shape,
-        augment.eval_transform(normalisation=options.normalisation),
-        augment.train_transform(options.augment, normalisation=options.normalisation, pad=options.pad),
+        normalise,
+        augment.train_transform(options.augment, normalise=normalise, pad=options.pad),
     )
     return Features(images, parts)
+
+
+def normalisation_of(dataset: sources.Dataset, name: str) -> augment.Normalisation:
+    """By name, or measured on the training images."""
+    if name != "measured":
+        return augment.NORMALISATION[name]
+    found = dataset.moments if dataset.moments is not None else measure.moments(dataset.train, dataset.image_size)
+    return augment.Normalisation(*(tuple(channels) for channels in found.tolist()))
 
 
 def cache_compilations() -> None:

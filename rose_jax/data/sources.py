@@ -1,6 +1,6 @@
 """Datasets by name, read without TensorFlow from array_record files that TFDS has prepared.
 
-Small sets become memory-mapped uint8 arrays; ImageNet-100 stays encoded, with random access. Labels are the
+The paper's sets and the digits are here; any other (own.py) comes through the same `load`. Small sets become memory-mapped uint8 arrays; ImageNet-100 stays encoded, with random access. Labels are the
 dataset's own ids; class order and tasks belong to scenario.py.
 """
 
@@ -81,13 +81,15 @@ class TfdsRecords:
     builder_dir: str
     split: str
     rows: np.ndarray | None = None  # int64 [n] record of each image, if only some of the records are wanted
+    image_key: str = "image"
 
     def encoded(self, i: int) -> bytes:
-        return open_records(self.builder_dir, self.split)[self._row(i)]["image"]
+        return open_records(self.builder_dir, self.split, self.image_key)[self._row(i)][self.image_key]
 
     def name(self, i: int) -> str:
         row = self._row(i)
-        return f"{cache.record_name(open_records(self.builder_dir, self.split)[row], row)} in {self.builder_dir}"
+        record = open_records(self.builder_dir, self.split, self.image_key)[row]
+        return f"{cache.record_name(record, row)} in {self.builder_dir}"
 
     def _row(self, i: int) -> int:
         return int(i if self.rows is None else self.rows[i])
@@ -101,7 +103,9 @@ class Dataset:
     image_size: int
     train: ArraySplit | RecordSplit
     test: ArraySplit | RecordSplit
-    kind: str = "complete"  # | partial | synthetic
+    kind: str = "complete"  # | partial | synthetic | own: none of the sets that are built in
+    digest: str = ""  # of an own set's images
+    moments: np.ndarray | None = None  # [2, 3] mean and deviation of the channels, if they were measured
 
     def pooled(self, side: int) -> "Dataset":
         """Images of 1/side the size: averages of whole pixels, rounded; encoded ones are decoded to that size."""
@@ -121,26 +125,45 @@ class Dataset:
                 ((images.sum((2, 4), np.uint32) + side**2 // 2) // side**2).astype(np.uint8), split.labels
             )
 
-        return replace(self, image_size=size, train=small(self.train), test=small(self.test))
+        return replace(self, image_size=size, train=small(self.train), test=small(self.test), moments=None)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether images are decoded on the way, from pictures of any size."""
+        return isinstance(self.train, RecordSplit)
 
     @property
     def identity(self) -> str:
         """A text that other data does not have; a run is only continued on the data it began with."""
         labels = np.concatenate([self.train.labels, self.test.labels]).astype("<i4")
         digest = hashlib.sha256(labels.tobytes() + "\n".join(self.class_names).encode()).hexdigest()[:12]
-        return f"{self.kind} {self.name}, {len(self.train)} + {len(self.test)} images, labels {digest}"
+        pixels = f" of {self.image_size} pixels a side ({self.digest})" if self.digest else ""
+        return f"{self.kind} {self.name}, {len(self.train)} + {len(self.test)} images{pixels}, labels {digest}"
 
 
 def load(
-    name: str, data_dir: str | None = None, *, class_list: str | None = None, synthetic_if_missing: bool = False
+    name: str,
+    data_dir: str | None = None,
+    *,
+    class_list: str | None = None,
+    synthetic_if_missing: bool = False,
+    own_name: str = "",
+    size: int = 0,
 ) -> Dataset:
-    """The dataset `name` (see KNOWN) from `data_dir`, by default $ROSE_JAX_DATA or ~/rose_jax_data.
+    """The dataset `name` (see KNOWN, and own.py for others) from `data_dir`, by default $ROSE_JAX_DATA or ~/rose_jax_data.
 
     class_list: path of another hundred wnids for imagenet100. synthetic_if_missing: if the data is not there,
-    made-up images of the same shape and number of classes instead of an error.
+    made-up images of the same shape and number of classes instead of an error. own_name, size: of own sets.
     """
+    from rose_jax.data import own  # which is built on this file
+
+    if own.is_own(name):
+        return own.load(name, own_name, size, data_folder(data_dir))
     if name not in KNOWN:
-        raise unknown("dataset", name, KNOWN)
+        raise unknown("dataset", name, [*KNOWN, *own.FORMS])
+    if own_name or size:
+        key = "name" if own_name else "size"
+        raise UserError(f"config.data.{key} is for images of your own; {name} is as it is. Leave it out.")
     if class_list and name != "imagenet100":
         raise UserError(f"A class list chooses among ImageNet's classes; {name} has none. Leave it empty.")
     if name == "digits":
@@ -165,32 +188,44 @@ def find_prepared(name: str, root: Path, class_list: str | None = None, *, ours_
     """The newest complete version of the dataset below `root`: ours if there is one, else TFDS's own."""
     stock = [root / KNOWN[name].stock] if KNOWN[name].stock and not ours_only else []
     for folder in (our_folder(name, root, class_list), *stock):
-        found = [path.parent for path in folder.glob("*.*.*/dataset_info.json")]
-        if found:
-            return max(
-                found, key=lambda path: [int(part) if part.isdigit() else 0 for part in path.name.split(".")]
-            )
+        found = newest_version(folder)
+        if found is not None:
+            return found
     return None
 
 
-def open_records(builder_dir: str, split: str) -> Any:
+def newest_version(folder: Path, version: str = "*.*.*") -> Path | None:
+    """The newest complete version that TFDS, or our writer, has left in a set's folder."""
+    found = [path.parent for path in folder.glob(f"{version}/dataset_info.json")]
+
+    def number(path: Path) -> list[int]:
+        return [int(part) if part.isdigit() else 0 for part in path.name.split(".")]
+
+    return max(found, key=number, default=None)
+
+
+def open_records(builder_dir: str, split: str, image_key: str = "image") -> Any:
     """The random-access TFDS source of a split, opened once in each process; images are encoded files."""
-    return _open_records(builder_dir, split, os.getpid())
+    return _open_records(builder_dir, split, image_key, os.getpid())
+
+
+def forget_open_records() -> None:
+    _open_records.cache_clear()
 
 
 @functools.lru_cache(maxsize=16)
-def _open_records(builder_dir: str, split: str, process: int) -> Any:
+def _open_records(builder_dir: str, split: str, image_key: str, process: int) -> Any:
     del process  # only part of the cache key: a forked worker must not share file positions with its parent
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(builder_dir)
-    return builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
+    return builder.as_data_source(split, decoders={image_key: tfds.decode.SkipDecoding()})
 
 
 def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | None) -> Dataset:
     import tensorflow_datasets as tfds
 
-    _open_records.cache_clear()  # the files may have been prepared again since
+    forget_open_records()  # the files may have been prepared again since
     spec = KNOWN[name]
     builder = tfds.builder_from_directory(str(builder_dir))
     stock = builder.name == spec.stock

@@ -67,7 +67,7 @@ class Run:
     def reduced(self) -> str:
         """ "thin", "smoke", ... for a run that is not the paper's full setting, else ""."""
         label = str(self.setting.get("label") or "")
-        return "" if label == "full" else label
+        return "" if label in ("full", "own") else label
 
     @property
     def seed(self) -> Any:

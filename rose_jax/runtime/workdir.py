@@ -259,7 +259,10 @@ def _told(differing: list[tuple[str, Any, Any]]) -> str:
 
 
 def default_workdir(config: Config) -> Path:
-    name = config.name if config.preset == "full" else f"{config.name}_{config.preset}"
+    """Runs on own images are named by these."""
+    own = config.data.name or Path(config.data.dataset.partition(":")[2].replace(":", "_")).stem
+    name = own if own and config.preset == "own" else config.name
+    name += "" if config.preset in ("full", "own") else f"_{config.preset}"
     return Path("runs") / f"{name}_seed{config.seed}"
 
 

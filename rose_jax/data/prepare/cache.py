@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from tqdm import tqdm
 
 from rose_jax.data.decode import open_rgb
@@ -53,14 +54,24 @@ def fingerprint(builder_dir: Path) -> str:
     return digest.hexdigest()
 
 
-def write_decoded(folder: Path, split: str, records: Any, image_size: int) -> None:
-    """Records {image: file, label: id} -> SPLIT_images.npy uint8 [n, S, S, 3], SPLIT_labels.npy int32 [n]."""
+def write_decoded(
+    folder: Path,
+    split: str,
+    records: Any,
+    image_size: int,
+    crop: Callable[[Image.Image, int], np.ndarray] | None = None,
+) -> None:
+    """Records {image: file, label: id} -> SPLIT_images.npy uint8 [n, S, S, 3], SPLIT_labels.npy int32 [n].
+
+    crop: makes an image of S pixels a side of any; without it, all must be so.
+    """
     shape = (len(records), image_size, image_size, 3)
     images = np.lib.format.open_memmap(folder / f"{split}_images.npy", "w+", np.uint8, shape)
     labels = np.empty(len(records), np.int32)
     for i in _progress(records, f"decoding {split}"):
         record = records[i]
-        image = np.asarray(open_rgb(record["image"], record_name(record, i)))
+        opened = open_rgb(record["image"], record_name(record, i))
+        image = crop(opened, image_size) if crop else np.asarray(opened)
         if image.shape != shape[1:]:
             raise UserError(
                 f"Image {record_name(record, i)} of {split} is {image.shape[1]}x{image.shape[0]} pixels, "
