@@ -145,10 +145,7 @@ class OpenRun:
             options = self.work.trajectory_options(objective)
             if options is None:
                 raise UserError(f"The run in {self.work.path} has no trajectory {objective!r}.")
-            config = copy.deepcopy(self.config)
-            for key, value in options.items():  # a later command may have changed the config for another objective
-                put(config, key, value)
-            parts = self.features.parts._replace(config=config)
+            parts = self.features.parts._replace(config=with_options(self.config, options))
             self._trajectories[objective] = Trajectory(objective, parts, self.features, self.work)
         found = self._trajectories[objective]
         missing = [task for task in range(len(found)) if not found.has(task)]
@@ -164,16 +161,28 @@ class OpenRun:
             trajectory.close()
 
 
-@contextlib.contextmanager
-def open_run(workdir: Path, *, data_dir: str | None = None, layout: Layout | None = None) -> Iterator[OpenRun]:
-    """The run in `workdir`, locked against other processes; its data is read from `data_dir` if that is given."""
-    path = Path(workdir) / "config.json"
+def read_config(workdir: Path) -> Config:
+    path = workdir / "config.json"
     try:
-        config = from_json(path.read_text())
+        return from_json(path.read_text())
     except FileNotFoundError:
         raise UserError(f"There is no run in {workdir}: {path.name} is missing.") from None
     except (OSError, ValueError, TypeError, AttributeError, UserError) as error:
         raise UserError(f"{path} is not the config of a run ({error}).") from None
+
+
+def with_options(config: Config, options: dict[str, Any]) -> Config:
+    """A copy with the options of an objective's encoders: a later command may have changed them for another one."""
+    config = copy.deepcopy(config)
+    for key, value in options.items():
+        put(config, key, value)
+    return config
+
+
+@contextlib.contextmanager
+def open_run(workdir: Path, *, data_dir: str | None = None, layout: Layout | None = None) -> Iterator[OpenRun]:
+    """The run in `workdir`, locked against other processes; its data is read from `data_dir` if that is given."""
+    config = read_config(Path(workdir))
     config.data.dir = data_dir or config.data.dir
     features = make_features(config, layout or Layout())
     with (

@@ -120,10 +120,7 @@ class Dataset:
         def small(split: ArraySplit | RecordSplit) -> ArraySplit | RecordSplit:
             if isinstance(split, RecordSplit):
                 return split
-            images = np.asarray(split.images).reshape(len(split), size, side, size, side, 3)
-            return ArraySplit(
-                ((images.sum((2, 4), np.uint32) + side**2 // 2) // side**2).astype(np.uint8), split.labels
-            )
+            return ArraySplit(pooled(np.asarray(split.images), side), split.labels)
 
         return replace(self, image_size=size, train=small(self.train), test=small(self.test), moments=None)
 
@@ -139,6 +136,13 @@ class Dataset:
         digest = hashlib.sha256(labels.tobytes() + "\n".join(self.class_names).encode()).hexdigest()[:12]
         pixels = f" of {self.image_size} pixels a side ({self.digest})" if self.digest else ""
         return f"{self.kind} {self.name}, {len(self.train)} + {len(self.test)} images{pixels}, labels {digest}"
+
+
+def pooled(images: np.ndarray, side: int) -> np.ndarray:
+    """uint8 [n, H, W, 3]: averages of side x side pixels, rounded."""
+    n, height, width, channels = images.shape
+    parts = images.reshape(n, height // side, side, width // side, side, channels)
+    return ((parts.sum((2, 4), np.uint32) + side**2 // 2) // side**2).astype(np.uint8)
 
 
 def load(

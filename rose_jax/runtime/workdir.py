@@ -184,16 +184,7 @@ class Workdir:
 
     def trajectory_options(self, name: str) -> dict[str, Any] | None:
         """The options that an objective's encoders here were trained with; None if there are none."""
-        folder = self.trajectory_folder(name)
-        if not any(folder.glob("*.manifest.json")):
-            return None
-        try:
-            return json.loads((folder / "options.json").read_text())
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{folder} holds checkpoints, but its options.json cannot be read ({error}): nobody can tell what they "
-                "were trained with. Remove the folder, or give another --workdir."
-            ) from None
+        return trained_options(self.trajectory_folder(name))
 
     def claim_trajectory(self, name: str, here: dict[str, Any]) -> None:
         """Writes the options of an objective's encoders, or compares them with those that are there."""
@@ -239,6 +230,19 @@ class Workdir:
                 f"--overwrite cannot remove {error.filename or folder}: {error.strerror}. Remove the folder yourself, "
                 "or give another --workdir."
             ) from None
+
+
+def trained_options(folder: Path) -> dict[str, Any] | None:
+    """The options in a trajectory's folder; None if there are no encoders in it."""
+    if not any(folder.glob("*.manifest.json")):
+        return None
+    try:
+        return json.loads((folder / "options.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder} holds checkpoints, but its options.json cannot be read ({error}): nobody can tell what they "
+            "were trained with. Remove the folder, or give another --workdir."
+        ) from None
 
 
 def difference(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
