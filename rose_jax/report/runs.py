@@ -33,6 +33,7 @@ class Score:
     matrix: Grid = ()  # [stage][task], None above the diagonal
     confusion: Grid = ()  # [true task][predicted task], counts at the last stage
     drift_cosines: tuple[float, ...] = ()  # one per old class
+    per_class: tuple[Number, ...] = ()  # at the last stage, in the order in which the classes came
     origin: str = "paper"  # "ours" or "published" (by others): a row that the paper does not have
 
 
@@ -62,6 +63,16 @@ class Run:
     def task_sizes(self) -> tuple[int, ...]:
         groups = self.setting.get("task_classes")
         return tuple(len(g) for g in groups if isinstance(g, list)) if isinstance(groups, list) else ()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """In the order in which the classes came; runs of earlier versions know their numbers only."""
+        order, names = self.setting.get("class_order"), self.setting.get("class_names")
+        if not isinstance(order, list):
+            return ()
+        known = names if isinstance(names, list) and len(names) == len(order) else range(len(order))
+        places = [c if isinstance(c, int) and 0 <= c < len(order) else 0 for c in order]
+        return tuple(one_line(known[c]) for c in places)
 
     @property
     def reduced(self) -> str:
@@ -139,6 +150,7 @@ def _score(name: str, raw: dict[str, Any]) -> Score:
         per_stage=_row(raw.get("per_stage")),
         matrix=_grid(raw.get("matrix")),
         confusion=_grid(raw.get("confusion")),
+        per_class=_row(raw.get("per_class")),
         drift_cosines=tuple(v for v in _row(raw.get("drift_cosines")) if v is not None),
         origin=raw["origin"] if raw.get("origin") in ("ours", "published") else "paper",
         **{key: finite(raw.get(key)) for key in numbers},

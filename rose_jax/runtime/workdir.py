@@ -218,7 +218,8 @@ class Workdir:
         for name in ("checkpoints", "scores", "figures", "studies", "profile", "tensorboard", "wandb"):
             self._remove(self.path / name)
         # config.json last: while it is there, the folder is still the other run's
-        for name in ("results.json", "metrics.jsonl", "report.html", "report.md", "report.csv", "config.json"):
+        reports = (f"report.{kind}" for kind in ("html", "md", "csv", "tex"))
+        for name in ("results.json", "metrics.jsonl", *reports, "per_class.csv", "config.json"):
             (self.path / name).unlink(missing_ok=True)
 
     def _remove(self, folder: Path) -> None:
