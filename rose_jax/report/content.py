@@ -78,11 +78,16 @@ def document(groups: Sequence[Group]) -> list[Section]:
         heading = f"{groups[0].title}, {len(runs)} seeds" if len(runs) > 1 else groups[0].title
         return sections(groups[0], heading)
     title, caption, _ = FIGURES["curves"]
+    differing = tables.config_differences(runs)
     found = [
         Section(f"{len(runs)} runs", [f"{one_line(g.title)}: {sentence(g)}" for g in groups], level=1),
         Section("Last accuracy side by side", tables=[tables.comparison(groups)]),
         Section(_upper(title), picture=Picture(figures.curves(groups), "curves", caption + _drawn(groups))),
-        Section("What differs in the configs", tables=[tables.config_differences(runs)]),
+        Section(
+            "What differs in the configs",
+            tables=[differing],
+            folded=f"{len(differing.rows)} options" if differing else "",
+        ),
     ]
     for section in (section for group in groups for section in sections(group, group.title)):
         picture = section.picture and section.picture._replace(name="")  # files are of the comparison alone
@@ -131,7 +136,8 @@ def sentence(group: Group) -> str:
     start = f", {run.start} start" if run.start else ""
     split = f": {sum(sizes)} classes in {_split(sizes)}" if sizes else f": {run.tasks} tasks" if run.tasks else ""
     order = run.setting.get("class_order")
-    first = ", ".join(str(c) for c in order[:5]) if isinstance(order, list) else ""
+    own = str(run.setting.get("data", "")).startswith("own")  # whose classes are known by name
+    first = ", ".join(str(c) for c in (run.class_names if own else order)[:5]) if isinstance(order, list) else ""
     order_part = f" The class order begins {first}." if first else ""
     seeds = ", ".join(one_line(r.seed) for r in group.runs if r.seed is not None)
     seed_part = f" Seed{'s' if len(group.runs) > 1 else ''} {seeds}." if seeds else ""

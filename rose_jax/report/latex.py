@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rose_jax.report.content import Section
 from rose_jax.report.tables import Table
 
-MOST_ROWS = 60  # of a table that still fits a page
+MOST_ROWS = 40  # of a table that still fits a page
 
 HEAD = r"""% Tables and figures of a report of rose_jax. Needs \usepackage{booktabs,graphicx}; figures lie in figures/.
 """

@@ -8,6 +8,8 @@ from rose_jax.report import tables
 from rose_jax.report.content import Picture, Section
 from rose_jax.report.tables import Table, escape_markdown
 
+MOST_WIDE = 12  # columns with room around them
+LONG_CELL = 24  # characters of a cell that may break into lines
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
@@ -90,12 +92,14 @@ def _table(table: Table) -> str:
     rows = "\n".join(_row(row, [c for r, c in table.best if r == i]) for i, row in enumerate(table.rows))
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)
     body = f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>{notes}'
+    kind = ' class="dense"' if len(table.header) > MOST_WIDE else ""
+    return f'<div class="scroll"><table{kind}>{body}</table></div>{notes}'
 
 
 def _row(row: tuple[str, ...], best: Sequence[int]) -> str:
     shown = [f"<b>{escape(cell)}</b>" if c in best else escape(cell) for c, cell in enumerate(row)]
-    cells = "".join(f"<td>{cell}</td>" for cell in shown[1:])
+    long = [' class="long"' if len(cell) > LONG_CELL else "" for cell in row]
+    cells = "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(long[1:], shown[1:], strict=True))
     return f'<tr><th scope="row">{shown[0]}</th>{cells}</tr>'
 
 
@@ -124,8 +128,10 @@ table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabu
   overflow-wrap: normal; }
 th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child { text-align: left; padding-left: .3rem; position: sticky; left: 0; background: var(--paper); }
-thead th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; min-width: 4.2rem; }
+thead th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
+.dense th, .dense td { padding: .3rem .4rem; font-size: .84rem; }
 tbody th { font-weight: 500; max-width: 18rem; overflow: hidden; text-overflow: ellipsis; }
+td.long { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
 td b { font-weight: 700; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; font-size: .92rem; max-width: 54rem; }
 dt { font-weight: 600; }

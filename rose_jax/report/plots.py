@@ -117,7 +117,9 @@ def _lines(data: Data) -> Figure | None:
     panels = [p for p in data["panels"] if any(np.isfinite(_column(one["y"])).any() for one in p["series"])]
     if not panels:
         return None
-    figure = Figure(figsize=(6.6, 3.9 if len(panels) == 1 else 3.1 * len(panels)), layout="constrained")
+    longest = max(len(_label(one)) for panel in panels for one in panel["series"])
+    size = (7.8 if longest > 24 else 6.6, 3.9 if len(panels) == 1 else 3.1 * len(panels))  # room for the legend
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(panels), 1, sharey=True, squeeze=False)[:, 0]
     for axes, panel in zip(grid, panels, strict=True):
         _line_panel(axes, panel["series"], bool(data.get("log_x")))
