@@ -123,7 +123,8 @@ def short_title(run: Run) -> str:
 
 def identity(run: Run) -> tuple[Any, ...]:
     """All of the setting and the config that can change a number, except the seed."""
-    setting = {k: v for k, v in run.setting.items() if k not in ("seed", "note")}
+    # Names and normalisation follow from the data, and runs of earlier versions do not have them.
+    setting = {k: v for k, v in run.setting.items() if k not in ("seed", "note", "class_names", "images")}
     config = {k: v for k, v in flatten(run.config).items() if k not in ("seed", *FREE_KEYS)}
     return setting, config
 
