@@ -77,9 +77,8 @@ def pixels(path: str, about: dict) -> torch.Tensor:
     """[3, S, S], cropped and normalised as in rose_jax."""
     image, size = ImageOps.exif_transpose(Image.open(path)).convert("RGB"), int(about["image_size"])
     short = size if about["crop"] == "central square" else size * 256 // 224
-    scale = short / min(image.size)
-    grow = round if short == size else int
-    width, height = (max(short, grow(side * scale)) for side in image.size)
+    whole = round if short == size else int
+    width, height = (whole(short * side / min(image.size)) for side in image.size)
     if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = ((side - size) // 2 if short == size else round((side - size) / 2) for side in (width, height))

@@ -45,8 +45,7 @@ def central_box(width: int, height: int) -> Box:
 
 def fit_square(image: Image.Image, size: int) -> np.ndarray:
     """uint8 [size, size, 3]: the shorter side to `size`, then the central square; an image of that size as it is."""
-    scale = size / min(image.width, image.height)
-    width, height = max(size, round(image.width * scale)), max(size, round(image.height * scale))
+    width, height = (round(size * side / min(image.size)) for side in image.size)
     if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = (width - size) // 2, (height - size) // 2
