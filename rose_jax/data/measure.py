@@ -3,7 +3,7 @@
 import numpy as np
 
 from rose_jax.data import crops, decode
-from rose_jax.data.sources import ArraySplit, RecordSplit
+from rose_jax.data.dataset import ArraySplit, RecordSplit
 
 MOST_BYTES = 2**27  # of a resident set so many are looked at, from images at equal distances
 MOST_DECODED = 512  # of a streamed one so many images

@@ -6,16 +6,17 @@ the channels) is measured.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rose_jax.data import crops, measure, sources
+from rose_jax.data import crops, measure, records
+from rose_jax.data.dataset import ArraySplit, Dataset, RecordSplit
 from rose_jax.data.prepare import cache, npz
-from rose_jax.data.sources import ArraySplit, Dataset, RecordSplit, TfdsRecords
+from rose_jax.data.records import DATA_DIR_VARIABLE, TfdsRecords, newest_version
 from rose_jax.errors import UserError
 
 RESIDENT_BYTES = 2 * 2**30  # decoded images of both splits; what is larger is decoded on the way
@@ -105,34 +106,34 @@ def _from_records(opened: _Opened, folder: Path, size: int, root: Path, name: st
         )
     side = size or opened.prepared or opened.side or DEFAULT_SIZE
     resident = is_resident(sum(opened.counts.values()), side)
-    sources.forget_open_records()  # the files may have been prepared again since
+    records.forget_open_records()  # the files may have been prepared again since
+
+    def decoded(where: Path, split: str) -> ArraySplit:
+        images, labels = (np.load(where / f"{split}_{part}.npy", mmap_mode="r") for part in ("images", "labels"))
+        return ArraySplit(images, np.asarray(labels))
+
+    def encoded(where: Path, split: str) -> RecordSplit:
+        source = TfdsRecords(str(folder), opened.splits[split], image_key=opened.image)
+        return RecordSplit(source, np.load(where / f"{split}_labels.npy"))
+
+    read: Callable[[Path, str], ArraySplit | RecordSplit] = decoded if resident else encoded
 
     def make(target: Path) -> None:
         digest = hashlib.blake2b(digest_size=6)
         for split, stored in opened.splits.items():
-            records = _Records(str(folder), stored, opened.image, opened.label)
+            examples = _Examples(str(folder), stored, opened.image, opened.label)
             if resident:
-                cache.write_decoded(target, split, records, side, crops.fit_square)
+                cache.write_decoded(target, split, examples, side, crops.fit_square)
             else:
-                cache.write_labels(target, split, records)
-            for record in records:
+                cache.write_labels(target, split, examples)
+            for record in examples:
                 digest.update(record["image"])
         np.save(target / "digest.npy", np.frombuffer(digest.digest(), np.uint8))
-        train = _split(target, "train") if resident else _encoded(target, "train")
-        np.save(target / "moments.npy", measure.moments(train, side))
-
-    def _split(where: Path, split: str) -> ArraySplit:
-        images, labels = (np.load(where / f"{split}_{part}.npy", mmap_mode="r") for part in ("images", "labels"))
-        return ArraySplit(images, np.asarray(labels))
-
-    def _encoded(where: Path, split: str) -> RecordSplit:
-        source = TfdsRecords(str(folder), opened.splits[split], image_key=opened.image)
-        return RecordSplit(source, np.load(where / f"{split}_labels.npy"))
+        np.save(target / "moments.npy", measure.moments(read(target, "train"), side))
 
     where = folder.relative_to(root) if folder.is_relative_to(root) else folder.relative_to(folder.parents[2])
     cached = root / "decoded" / f"{'-'.join(where.parts)}-{side}"
     arrays = cache.cached_arrays(cached, cache.fingerprint(folder), make)
-    read = _split if resident else _encoded
     return _checked(
         Dataset(
             name,
@@ -182,11 +183,11 @@ def _checked(dataset: Dataset, where: str) -> Dataset:
     return dataset
 
 
-class _Records:
+class _Examples:
     """Records {image, label, ...} of a split under these names, whatever the set calls them."""
 
     def __init__(self, folder: str, split: str, image: str, label: str):
-        self._records, self._image, self._label = sources.open_records(folder, split, image), image, label
+        self._records, self._image, self._label = records.open_records(folder, split, image), image, label
 
     def __len__(self) -> int:
         return len(self._records)
@@ -200,15 +201,15 @@ class _Records:
 
 
 def _prepared_folder(name: str, root: Path) -> Path:
-    here = ", ".join(sorted(p.name.removeprefix("own_") for p in root.glob("own_*") if sources.newest_version(p)))
+    here = ", ".join(sorted(p.name.removeprefix("own_") for p in root.glob("own_*") if newest_version(p)))
     if not name:
         raise UserError(f"Give --config.data.name, the name of your images. Prepared in {root}: {here or 'none'}.")
-    found = sources.newest_version(root / folder_name(name))
+    found = newest_version(root / folder_name(name))
     if found is None:
         raise UserError(
             f"There is no set {name!r} in {root} (prepared there: {here or 'none'}). Prepare it:\n"
             f"  scripts/prepare_data folder --from DIR --name {name} --data_dir {root}\n"
-            f"Another data folder: --config.data.dir, or ${sources.DATA_DIR_VARIABLE}."
+            f"Another data folder: --config.data.dir, or ${DATA_DIR_VARIABLE}."
         )
     return found
 
@@ -220,7 +221,7 @@ def _tfds_folder(text: str, root: Path) -> Path:
         raise UserError("Give the name of a set: --config.data.dataset=tfds:NAME, NAME/CONFIG or NAME:VERSION.")
     places = [root / name, Path("~/tensorflow_datasets").expanduser() / name]
     for place in places:
-        found = sources.newest_version(place, version or "*.*.*")
+        found = newest_version(place, version or "*.*.*")
         if found is not None:
             return found
     raise UserError(

@@ -15,7 +15,8 @@ import numpy as np
 from PIL import Image
 
 from rose_jax import experiment
-from rose_jax.data import augment, crops, decode, sources
+from rose_jax.data import augment, crops, decode
+from rose_jax.data.dataset import pooled
 from rose_jax.data.scenario import Scenario
 from rose_jax.errors import UserError
 from rose_jax.evolution.core import predict
@@ -154,7 +155,7 @@ class Model:
             return crops.resize_and_center_crop(image, self.image_size)
         pool = self.config.data.pool
         square = crops.fit_square(image, self.image_size * pool)
-        return sources.pooled(square[None], pool)[0] if pool > 1 else square
+        return pooled(square[None], pool)[0] if pool > 1 else square
 
     def _found(self, folder: Path, stage: int) -> tuple[int, str]:
         """The stage asked for, and the digest of the encoders up to it."""

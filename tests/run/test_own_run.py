@@ -49,7 +49,8 @@ def trained(tmp_path_factory):
     pictures, data, run = write_pictures(base / "birds"), base / "data", base / "run"
     prepared = ["folder", "--from", str(pictures), "--name", "pets", "--size", "8", "--data_dir", str(data)]
     assert command.main([*prepared, "--test", "0.25"]) == 0
-    call_main(*SETTING, "--workdir", run, f"--config.data.dir={data}", "--config.data.name=pets")
+    given = ("--methods", "base,rose", f"--config.data.dir={data}", "--config.data.name=pets")
+    call_main(*SETTING, *given, "--workdir", run)
     return pictures, data, run
 
 

@@ -16,6 +16,7 @@ from rose_jax.data import own, sources
 from rose_jax.data.prepare import cifar100, folder, imagenet100, npz, tiny
 from rose_jax.data.prepare.base import VERSION, Contents, RawSet, incompleteness, write
 from rose_jax.data.prepare.download import download, md5_of
+from rose_jax.data.records import DATA_DIR_VARIABLE, DEFAULT_DATA_DIR, data_folder
 from rose_jax.errors import UserError, unknown
 
 SETS = {
@@ -49,7 +50,7 @@ def prepare(
         return "digits needs no preparation: it ships inside scikit-learn."
     if name not in SETS:
         raise unknown("dataset", name, [*sources.KNOWN, "folder"])
-    raw, root = SETS[name], sources.data_folder(data_dir)
+    raw, root = SETS[name], data_folder(data_dir)
     prepared = sources.find_prepared(name, root, class_list, ours_only=True)
     if prepared is not None and not overwrite:
         dataset = sources.load(name, str(root), class_list=class_list)
@@ -92,7 +93,7 @@ def prepare_own(
         raise UserError("Give --from: a folder with a folder of images for each class, or an .npz file.")
     if size < 8:
         raise UserError(f"--size is {size}; it must be at least 8 pixels a side.")
-    path, root = Path(source).expanduser().resolve(), sources.data_folder(data_dir)
+    path, root = Path(source).expanduser().resolve(), data_folder(data_dir)
     name = own_name or re.sub(r"[^A-Za-z0-9_.-]+", "_", path.stem if path.is_file() else path.name).strip("_.-")
     target = root / own.folder_name(name) / VERSION
     if target.exists() and not overwrite:
@@ -121,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
         "name", metavar="dataset", help=f"one of {', '.join(sources.KNOWN)}; or folder: your images"
     )
     parser.add_argument("--from", dest="source", metavar="PATH", help="folder or archive; downloaded if not given")
-    parser.add_argument("--data_dir", help=f"default ${sources.DATA_DIR_VARIABLE} or {sources.DEFAULT_DATA_DIR}")
+    parser.add_argument("--data_dir", help=f"default ${DATA_DIR_VARIABLE} or {DEFAULT_DATA_DIR}")
     parser.add_argument("--class_list", metavar="FILE", help="imagenet100: another hundred wnids, one a line")
     parser.add_argument("--name", dest="own_name", help="folder: what the set is called; default: as the folder")
     parser.add_argument("--size", type=int, help=f"folder: pixels a side, default {own.DEFAULT_SIZE}")
