@@ -14,7 +14,7 @@ from rose_jax.errors import unknown
 def get_config(arg: str = "") -> Config:
     if arg not in ("", "full", "smoke"):
         raise unknown("preset", arg, ("full", "smoke"))
-    config = Config(name="folder", preset="own")
+    config = Config(name=f"folder_{arg}" if arg else "folder", preset="own")
     config.data.dataset, config.data.normalisation = "folder", "measured"
     config.data.augment = "crop_flip"  # shift, if a mirrored image is another class
     config.model.stem = "by_size"

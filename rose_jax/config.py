@@ -56,7 +56,9 @@ class ModelOptions:
         ("small", "conv3_pool", "conv7_pool", "by_size"), "first layers of the encoder; by_size: of the images"
     )
     head: str = choice(("cosine", "linear"), "what is trained on top of the features")
-    compute_dtype: str = choice(("float32", "bfloat16", "float64"), "of the encoder; bfloat16 on accelerators")
+    compute_dtype: str = choice(
+        ("float32", "bfloat16", "float64"), "of the encoder; bfloat16 on accelerators", machine=True
+    )
 
 
 @dataclass
@@ -77,7 +79,9 @@ class TrainOptions:
     first: Schedule = section(Schedule, "of the first task")
     later: Schedule = section(Schedule, "of every later task")
     adapt_lr: bool = option(True, "lr of later tasks times |C_t| / |C_1:t-1|")
-    steps_per_call: int = option(1, "above 1 on accelerators: that many steps in one fori_loop", at_least=1)
+    steps_per_call: int = option(
+        1, "above 1 on accelerators: that many steps in one fori_loop", at_least=1, machine=True
+    )
     log_every: int = option(20, "steps between lines of metrics.jsonl", at_least=1, free=True)
     checkpoint_every: int = option(0, "steps between checkpoints; 0 is once an epoch", at_least=0, free=True)
 
@@ -117,7 +121,11 @@ class EvolutionOptions:
 class MetricOptions:
     """Rows named ..._whitened: the within-class covariance that prototypes and images are compared in."""
 
-    source: str = choice(("evolved", "newest"), "newest: of the newest task alone")
+    source: str = choice(
+        ("evolved", "newest", "queue"),
+        "newest: of the newest task alone; queue: the Gram matrix of its new features",
+    )
+    queue_ridge: float = option(0.03, "rho of the queue's metric: rho tr / d of its Gram matrix", at_least=0)
     error: str = choice(
         ("stream", "task", "none"), "the drift map's, widens old classes; task: on D_t; stream: and on test pairs"
     )
@@ -332,7 +340,7 @@ class Config:
     name: str = option("", "of the setting; names the default workdir")
     preset: str = choice(
         ("full", "thin", "micro", "smoke", "custom", "own"),
-        "custom: full, with keys changed by hand; own: no setting of the paper",
+        "custom: full, with other values than the paper's; own: no setting of the paper",
         free=True,
     )
     note: str = option("", "what a reader of the results must know", free=True)

@@ -3,8 +3,10 @@
 import difflib
 from collections.abc import Iterable
 
+INTERRUPTED_EXIT_CODE = 130  # as shells have it for Ctrl-C
 
-class UserError(Exception):
+
+class UserError(ValueError):
     """Bad input. `main` prints the message without a traceback and exits with code 2."""
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from rose_jax import report
+from rose_jax import events, report
+from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.config import Config, from_json
 from rose_jax.data import augment, measure, sources
 from rose_jax.data.pipeline import Images
@@ -27,6 +29,7 @@ from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.run.trajectory import Trajectory
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import write_json
+from rose_jax.runtime.places import check_place
 from rose_jax.runtime.sharding import Layout
 from rose_jax.runtime.workdir import Workdir
 from rose_jax.testtime import ADAPTATIONS
@@ -44,13 +47,19 @@ def run(
     overwrite: bool = False,
     writers: tuple[str, ...] = (),
     profile_steps: int = 0,
+    share: bool = False,
 ) -> dict[str, Any]:
-    """Everything that `python -m rose_jax.main` does. Returns what it writes to results.json."""
+    """Everything that `python -m rose_jax.main` does. Returns what it writes to results.json.
+
+    share: what runs beside `workdir` have trained and scored with the same options is taken over.
+    """
+    check_place(workdir)
     rows = resolve(config.methods)
     features = make_features(config, layout or Layout())
     images, parts, layout = features.images, features.parts, features.images.layout
-    _check_needs(rows, parts)
-    with Workdir(workdir, config, images.dataset.identity, overwrite, writers, profile_steps) as work:
+    check_needs(rows, parts)
+    with Workdir(workdir, config, images.dataset.identity, overwrite, writers, profile_steps, share) as work:
+        hosts.by_process_0(lambda: results_lib.check_earlier(work.path), f"the results in {work.path}")
         groups = _by_objective(rows)
         scores: dict[str, dict[str, Any]] = {}
         training: dict[str, dict[str, Any]] = {}
@@ -80,6 +89,7 @@ def run(
         }
         if jax.process_index() == 0:
             write_json(work.path / "results.json", results)
+            work.progress.stage("writing the report")
             written = report.write(work.path)
             print(written.text)
             print(f"Report: {written.html}")
@@ -201,6 +211,7 @@ def _follow(trajectory: Trajectory, scorers: dict[str, Scorer], work: Workdir) -
         work.stop_if_preempted()  # the snapshot is on disk
         stream, encoders = images.stream(task), trajectory.digest(task)
         view = trajectory.view(task, stream, work.stop_if_preempted)
+        work.take(filter(None, [scorer.path(task, encoders) for scorer in scorers.values()]))
         for name, scorer in scorers.items():
             outcomes[name].append(scorer.score(view, encoders))
             work.stop_if_preempted()  # the outcome is on disk
@@ -210,14 +221,24 @@ def _follow(trajectory: Trajectory, scorers: dict[str, Scorer], work: Workdir) -
             )
             for name, o in outcomes.items()
         }
+        for name, o in outcomes.items():
+            for told in events.told(o[-1].counts):
+                logging.warning("%s task %d/%d  %s: %s.", trajectory.name, task + 1, len(trajectory), name, told)
         line = "  ".join(f"{name} {value:.1f}" for name, value in accuracies.items())
         work.progress.stage(f"{trajectory.name} task {task + 1}/{len(trajectory)}  accuracy: {line}")
     return outcomes
 
 
-def _check_needs(rows: dict[str, Row], parts: Parts) -> None:
-    """A test-time method may need what only some objectives train."""
+def check_needs(rows: dict[str, Row], parts: Parts) -> None:
+    """A test-time method may need what only some objectives train, a classifier what only some of those keep."""
     for name, row in rows.items():
+        wanted = CLASSIFIERS[row.classifier].make(parts).needs - ADAPTATIONS[row.test_time].make(parts).offers
+        if wanted:
+            able = [other for other, plugin in ADAPTATIONS.items() if wanted <= plugin.make(parts).offers]
+            raise UserError(
+                f"Row {name!r}: its classifier needs a {', '.join(sorted(wanted))}, which {row.test_time!r} at test time "
+                f"does not keep. Test-time methods that do: {', '.join(able)}. Or use --config.metric.source=evolved."
+            )
         missing = ADAPTATIONS[row.test_time].make(parts).needs - OBJECTIVES[row.objective].provides
         if missing:
             able = [other for other, plugin in OBJECTIVES.items() if missing <= plugin.provides]

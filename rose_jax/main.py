@@ -5,15 +5,23 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from absl import app, flags
 from ml_collections import config_flags
 
-from rose_jax.config import FREE_KEYS, Config, keys, validate
-from rose_jax.errors import UserError, unknown
+from rose_jax import commandline
+from rose_jax.config import Config, validate
+from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Configuration file, with an argument after a colon.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; default runs/CONFIG_seedN.")
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The setting: a Python file with a function get_config, and a preset after a colon."
+)
+_WORKDIR = flags.DEFINE_string(
+    "workdir",
+    None,
+    "Where the run lives; default runs/CONFIG_CHANGED-KEYS_seedN, which takes what it can from the runs beside it.",
+)
 _METHODS = flags.DEFINE_list("methods", None, "Rows to score, e.g. base,projector,gd,rose; default: the config's.")
 _OVERWRITE = flags.DEFINE_bool(
     "overwrite",
@@ -26,6 +34,10 @@ _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "With --distributed, where jax cannot detect it: host:port.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
+_FLAGS = (
+    *(_CONFIG, _WORKDIR, _METHODS, _OVERWRITE, _WRITERS, _PROFILE),
+    *(_DISTRIBUTED, _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID),
+)
 
 
 def main(argv: list[str]) -> None:
@@ -41,27 +53,34 @@ def main(argv: list[str]) -> None:
         config.methods = tuple(_METHODS.value)
     # Resume is exact only where sums are; on other devices the flag means nothing.
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-    # What makes a run something else than what its config file names.
-    changed = [key for key in _given_keys(sys.argv) if key != "seed" and key not in FREE_KEYS]
-    if changed and config.preset == "full":
-        config.preset = "custom"
-    if changed:
-        config.note = "; ".join(filter(None, [config.note, "changed: " + ", ".join(changed)]))
     validate(config)
+    # What makes a run something else than what its config file names.
+    unchanged = _config_file()
+    changes = commandline.changed_keys(config, unchanged)
+    config.name = config.name or unchanged.name
+    commandline.mark_changes(config, changes)
     from rose_jax import experiment  # after the flags: importing jax is slow, and errors above need none
     from rose_jax.runtime import hosts
-    from rose_jax.runtime.workdir import default_workdir
+    from rose_jax.runtime.places import check_place, default_workdir
 
+    check_place(_WORKDIR.value or "")
     experiment.cache_compilations()
     if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value > 0 or _PROCESS_ID.value >= 0:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    workdir = Path(_WORKDIR.value) if _WORKDIR.value else default_workdir(config)
+    workdir = Path(_WORKDIR.value) if _WORKDIR.value else default_workdir(config, changes)
     writers = tuple(_WRITERS.value)
     try:
-        experiment.run(config, workdir, overwrite=_OVERWRITE.value, writers=writers, profile_steps=_PROFILE.value)
+        experiment.run(
+            config,
+            workdir,
+            overwrite=_OVERWRITE.value,
+            writers=writers,
+            profile_steps=_PROFILE.value,
+            share=not _WORKDIR.value,
+        )
     except hosts.Preempted as stop:
         print(f"Saved and {stop}. The same command continues there.", file=sys.stderr)
-        sys.exit(hosts.PREEMPTED_EXIT_CODE)
+        sys.exit(stop.exit_code)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -77,36 +96,36 @@ def run() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:  # before a run could note it, or the second one
+        print("Interrupted. What was saved before is whole: the same command continues there.", file=sys.stderr)
+        sys.exit(INTERRUPTED_EXIT_CODE)
 
 
 def _parse(argv: list[str]) -> list[str]:
-    """absl's parser, with the nearest right key where --config.KEY does not exist."""
-    _check_config_file(argv)
+    """absl's parser, with help that ends the process well and messages that say what is allowed."""
+    file, given = commandline.config_argument(argv), commandline.given_keys(argv)
+    if any(word in commandline.HELP for word in argv[1:]):
+        _end_with(commandline.help_on_flags({flag.name: str(flags.FLAGS[flag.name].help) for flag in _FLAGS}))
+    config = None if file is None else commandline.load_config(file)  # its mistakes, before absl meets them
+    for word in argv[1:]:
+        name, _, wanted = word.lstrip("-").partition("=")
+        if name == "config.help":
+            _end_with(commandline.help_on_keys(config or Config(), wanted))
+    commandline.check_keys(given)
     try:
         return flags.FLAGS(argv)
-    except (AttributeError, KeyError, flags.UnrecognizedFlagError) as error:
-        known = keys(Config())
-        for key in _given_keys(argv):
-            if key not in known:
-                raise unknown("config key", key, known) from None
-        raise UserError(str(error)) from None
     except flags.Error as error:
-        raise UserError(str(error)) from None
+        raise commandline.explained(str(error)) from None
 
 
-def _check_config_file(argv: list[str]) -> None:
-    for position, argument in enumerate(argv):
-        name, equals, value = argument.partition("=")
-        if name in ("--config", "-config"):
-            path = Path((value if equals else "".join(argv[position + 1 : position + 2])).split(":")[0])
-            if not path.is_file():
-                raise UserError(f"There is no config file {path}. The paper's are in configs/ of the repository.")
+def _config_file() -> Config:
+    """The config as its file has it, without what the command line changed."""
+    return commandline.load_config(config_flags.get_config_filename(flags.FLAGS["config"]))
 
 
-def _given_keys(argv: list[str]) -> list[str]:
-    """Every KEY of a --config.KEY=VALUE on the command line."""
-    names = [argument.lstrip("-").split("=")[0] for argument in argv]
-    return [name.removeprefix("config.") for name in names if name.startswith("config.")]
+def _end_with(text: str) -> NoReturn:
+    print(text, end="")
+    sys.exit(0)
 
 
 if __name__ == "__main__":

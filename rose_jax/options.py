@@ -1,9 +1,9 @@
 """Options of a configuration: each field of its dataclasses says what it is and what is allowed, in one place."""
 
 import dataclasses
+import functools
 import itertools
 import operator
-import sys
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -11,11 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 from rose_jax.errors import UserError, unknown
 
 T = TypeVar("T")
+LARGEST_FLOAT = (2 - 2**-23) * 2.0**127  # of float32
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """Bounds of a tuple are those of each entry. Floats must be finite: nothing here has a use for nan or inf."""
+    """Bounds of a tuple are those of each entry.
+
+    Floats must be finite in float32, in which they are used: nothing here has a use for nan or inf.
+    """
 
     help: str
     choices: tuple[str, ...] = ()
@@ -25,6 +29,7 @@ class Option:
     below: float | None = None
     increasing: bool = False  # the entries of a tuple
     free: bool = False  # changes no number of a run, and so may differ between restarts on one workdir
+    machine: bool = False  # suits the run to a machine: with another value it is still the setting that it was
 
     def allowed(self, kind: Any) -> str:
         """What a value of the type `kind` must be, in words that follow "it must be"."""
@@ -45,7 +50,7 @@ class Option:
         if self.choices:
             return all(entry in self.choices for entry in entries)
         numbers = [entry for entry in entries if not isinstance(entry, (str, bool))]
-        finite = all(abs(number) <= sys.float_info.max for number in numbers)  # false for nan
+        finite = all(abs(number) <= LARGEST_FLOAT for number in numbers)  # false for nan
         return finite and all(kept(number, limit) for _, kept, limit in self._limits() for number in numbers)
 
     def _limits(self) -> list[tuple[str, Callable[[Any, Any], bool], float]]:
@@ -60,9 +65,9 @@ def option(default: T, help: str, **limits: Any) -> T:
     return dataclasses.field(default=default, metadata={"option": Option(help, **limits)})
 
 
-def choice(choices: tuple[str, ...], help: str, free: bool = False) -> str:
+def choice(choices: tuple[str, ...], help: str, **more: Any) -> str:
     """A field that is one of these; the first is the default."""
-    return option(choices[0], help, choices=choices, free=free)
+    return option(choices[0], help, choices=choices, **more)
 
 
 def section(factory: Callable[[], T], help: str, instead: Mapping[str, Option] | None = None) -> T:
@@ -79,7 +84,7 @@ class Declared(NamedTuple):
 def declared(config: Any, prefix: str = "", instead: Mapping[str, Option] | None = None) -> dict[str, Declared]:
     """Every option of a configuration by its dotted key, in the order of their declaration."""
     found: dict[str, Declared] = {}
-    kinds = typing.get_type_hints(type(config))
+    kinds = _kinds(config.__class__)
     for item in dataclasses.fields(config):
         key, kind, value = prefix + item.name, kinds[item.name], getattr(config, item.name)
         if not item.metadata:
@@ -91,6 +96,21 @@ def declared(config: Any, prefix: str = "", instead: Mapping[str, Option] | None
             found |= declared(value, f"{key}.", {**own, **(instead or {})})
         else:
             raise UserError(f"config.{key} is {value!r}; it must be {kind.__name__}(...).")
+    return found
+
+
+@functools.cache
+def _kinds(section: type) -> dict[str, Any]:
+    return typing.get_type_hints(section)
+
+
+def sections(config: Any, prefix: str = "", help: str = "the run as a whole") -> dict[str, str]:
+    """What each section of a configuration is for, by its dotted key; "" is the configuration itself."""
+    found = {prefix: help}
+    for item in dataclasses.fields(config):
+        if "help" in item.metadata:
+            key = f"{prefix}.{item.name}" if prefix else item.name
+            found |= sections(getattr(config, item.name), key, item.metadata["help"])
     return found
 
 
@@ -119,13 +139,19 @@ def check(config: Any) -> None:
         if not option.holds(value):
             if option.choices:
                 raise unknown(f"value of config.{key}", value, map(_shown, option.choices))
-            raise _refusal(key, kind, option, value)
+            raise refusal(key, kind, option, value)
 
 
 def check_types(config: Any) -> None:
     for key, (kind, option, value) in declared(config).items():
         if not _is_a(kind, value):
-            raise _refusal(key, kind, option, value)
+            raise refusal(key, kind, option, value)
+
+
+def refusal(key: str, kind: Any, option: Option, value: Any) -> UserError:
+    """An error that names the key, its value and what is allowed."""
+    written = " Write it as (2, 3); () is none." if typing.get_origin(kind) is tuple else ""
+    return UserError(f"config.{key} is {value!r}; it must be {option.allowed(kind)} ({option.help}).{written}")
 
 
 def fill(config: Any, saved: Any, prefix: str = "config") -> None:
@@ -159,10 +185,6 @@ def _is_a(kind: Any, value: Any) -> bool:
 
 def _entry(kind: Any) -> type:
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
-
-
-def _refusal(key: str, kind: Any, option: Option, value: Any) -> UserError:
-    return UserError(f"config.{key} is {value!r}; it must be {option.allowed(kind)} ({option.help}).")
 
 
 def _shown(choice: str) -> str:

@@ -268,12 +268,14 @@ class Motion(NamedTuple):
 
     follow: FollowDrift
     keep: ReadParams  # what of the params the next stage and a later reader need
-    metric: ReadParams | None = None  # the evolution.Metric in which an evolution scores by itself
+    metric: ReadParams | None = None  # the evolution.Metric or QueueMetric in which an evolution scores by itself
     refresh: int = 0  # least number of images between two calls of `follow` in a stream; 0: at its start only
     reads_pairs: bool = False  # whether `follow` wants the moments of the pairs
     # (what `fit` gave, memory) -> memory: prototypes that a compensation has just moved by a linear map, kept to what
     # the classifier knows of each class
     confine: Callable[[PyTree, ClassMemory], ClassMemory] | None = None
+    # (params, Metric) -> params: takes over the metric that an evolution has ended with
+    learn: Callable[[PyTree, Any], PyTree] | None = None
 
 
 class Classifier(NamedTuple):
@@ -283,6 +285,7 @@ class Classifier(NamedTuple):
     # says. False: a stream is scored by `logits`, batch by batch.
     scored_by_evolution: bool = False
     motion: Motion | None = None
+    needs: frozenset[str] = frozenset()  # what the test-time method must offer: {"queue"}
 
 
 # Adaptation: what happens while unlabelled test images stream by.
@@ -374,6 +377,7 @@ class Adaptation(NamedTuple):
     fit: FitAdaptation = lambda view, key: None
     blank: BlankKept = lambda model: None
     needs: frozenset[str] = frozenset()  # parts of Snapshot.extra it cannot do without
+    offers: frozenset[str] = frozenset()  # what a classifier may need: {"queue"}
     note: Remark = lambda dim: None
 
 

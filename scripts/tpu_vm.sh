@@ -11,7 +11,7 @@ usage: scripts/tpu_vm.sh COMMAND --name NAME --zone ZONE [OPTION ...] [-- ARGUME
   run      start the same command on all workers: python -m rose_jax.main ARGUMENT ... --distributed  [--detach]
   logs     follow the log of a detached run on worker 0
   stop     send SIGTERM to a detached run on all workers: it saves and exits; `run` continues it
-  fetch    copy a run's folder from worker 0 into ./runs     --run NAME [--from DIR] [--with_checkpoints]
+  fetch    copy a run's folder from worker 0 into ./runs    [--run NAME] [--from DIR] [--with_checkpoints]
   delete   delete the TPU VM and its disk (gcloud asks first)
 
   --project P            the Google Cloud project; default: gcloud's own
@@ -21,8 +21,8 @@ usage: scripts/tpu_vm.sh COMMAND --name NAME --zone ZONE [OPTION ...] [-- ARGUME
   --data DIR             a folder of prepared data; it becomes ~/rose_jax_data on every worker
   --nfs HOST:/SHARE      mounted at /mnt/rose_jax on every worker: slices of several hosts need a shared workdir
   --detach               the run outlives the connection; its log is ~/rose_jax/run.log on each worker
-  --run NAME             the run's folder, below runs or below --from
-  --from DIR             on the worker, e.g. /mnt/rose_jax/runs; default ~/rose_jax/runs
+  --run NAME             the run's folder, below --from; default: of the run that was started last
+  --from DIR             on the worker; default ~/rose_jax/runs and, without --run, /mnt/rose_jax/runs as well
   --with_checkpoints     fetch them too (about 50 MB for each task)
   --dry_run              print the commands and run none
 
@@ -30,12 +30,13 @@ example:
   scripts/tpu_vm.sh create --name rose --zone us-central2-b
   scripts/tpu_vm.sh setup  --name rose --zone us-central2-b --data ~/rose_jax_data
   scripts/tpu_vm.sh run    --name rose --zone us-central2-b -- --config configs/cifar100_cold10.py
-  scripts/tpu_vm.sh fetch  --name rose --zone us-central2-b --run cifar100_cold10_seed0
+  scripts/tpu_vm.sh fetch  --name rose --zone us-central2-b
   scripts/tpu_vm.sh delete --name rose --zone us-central2-b
 TEXT
 }
 
 readonly REMOTE=rose_jax # the repository's folder in the worker's home
+readonly SHARED=/mnt/rose_jax # where setup mounts --nfs
 readonly COMMANDS="create setup run logs stop fetch delete"
 
 main() {
@@ -74,8 +75,8 @@ do_setup() {
     on_workers all "mkdir -p rose_jax_data && tar -xzf rose_jax_data.tar.gz -C rose_jax_data"
   fi
   if [[ -n $nfs ]]; then
-    on_workers all "sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/rose_jax \
-&& (mountpoint -q /mnt/rose_jax || sudo mount -t nfs -o hard $(quote "$nfs") /mnt/rose_jax)"
+    on_workers all "sudo apt-get -qq install -y nfs-common && sudo mkdir -p $SHARED \
+&& (mountpoint -q $SHARED || sudo mount -t nfs -o hard $(quote "$nfs") $SHARED)"
   fi
 }
 
@@ -105,7 +106,16 @@ do_stop() {
 do_fetch() {
   local pack=(tar -czf rose_jax_results.tar.gz)
   [[ -n $with_checkpoints ]] || pack+=(--exclude=checkpoints)
-  on_workers 0 "$(quote "${pack[@]}" -C "$from" "$run_name")"
+  if [[ -n $run_name ]]; then
+    on_workers 0 "$(quote "${pack[@]}" -C "${from:-$REMOTE/runs}" "$run_name")"
+  else
+    # The run that was started last: each start writes its config.json.
+    local places="$REMOTE/runs/*/config.json $SHARED/runs/*/config.json"
+    [[ -z $from ]] || places="$(quote "$from")/*/config.json"
+    on_workers 0 "newest=\$(ls -t $places 2> /dev/null | head -n 1); [ -n \"\$newest\" ] || \
+{ echo $(quote "error: no run in ${from:-$REMOTE/runs}: run something first, or give --from") >&2; exit 1; }; run=\$(dirname \"\$newest\") && \
+$(quote "${pack[@]}") -C \"\$(dirname \"\$run\")\" \"\$(basename \"\$run\")\" && echo \"fetching \$run\""
+  fi
   show mkdir -p build runs
   tpu scp "$name:rose_jax_results.tar.gz" build/rose_jax_results.tar.gz --worker=0
   show tar -xzf build/rose_jax_results.tar.gz -C runs
@@ -152,7 +162,7 @@ fail() {
 
 parse_options() {
   name="" zone="" project="" accelerator_type=v4-8 runtime_version="" spot="" data="" nfs="" detach=""
-  run_name="" from="$REMOTE/runs" with_checkpoints="" dry_run=""
+  run_name="" from="" with_checkpoints="" dry_run=""
   arguments=()
   while (($#)); do
     case "$1" in
@@ -205,7 +215,6 @@ check_options() {
         fail "nothing to run: give the run's arguments after --, e.g. -- --config configs/cifar100_cold10.py."
       ;;
     fetch)
-      [[ -n $run_name ]] || fail "--run is missing: which folder below $from?"
       [[ $run_name != */* ]] || fail "--run '$run_name' is a folder's name, without slashes; see --from."
       ;;
   esac

@@ -61,6 +61,17 @@ def call_main(*arguments):
             logging.root.handlers[:] = handlers
 
 
+def exit_code(*arguments):
+    """Of `python -m rose_jax.main ARGUMENTS`, in this process; what it prints, capsys has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main_lib.app, "run", lambda main, flags_parser: call_main(*arguments))
+        try:
+            main_lib.run()
+        except SystemExit as end:
+            return end.code
+    return 0
+
+
 def snapshot_arrays(folder):
     """Every array of a saved snapshot by its path in the tree."""
     checkpoints = Checkpoints(folder.parent)

@@ -17,6 +17,13 @@ def make(parts: Parts) -> Classifier:
     return Classifier(lambda previous, memory, view: {}, logits, scored_by_evolution=cosine)
 
 
+PLAIN_COSINE = Classifier(
+    lambda previous, memory, view: {},
+    lambda params, memory, feature: nearest_by_cosine(memory, feature),
+    scored_by_evolution=True,
+)  # the paper's, for those who have no config
+
+
 def nearest_by_cosine(memory: ClassMemory, feature: jax.Array) -> jax.Array:
     """Eq. 3: cos(f(x), p_c) for every seen class (the paper's argmin is of the distance)."""
     unreadable = ~jnp.isfinite(feature).all(axis=1)

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rose_jax.classifiers import queue
+from rose_jax.config import MetricOptions
 from rose_jax.evolution.core import Metric, score_table
 from rose_jax.statistics import covariance as cov
 from rose_jax.types import Array, Classifier, ClassMemory, Motion, Parts, PyTree, StageView
@@ -20,28 +22,32 @@ COMPARE = {"cosine": "cosine", "lda": "distance"}  # config.metric.kind -> Metri
 
 
 def make(parts: Parts) -> Classifier:
+    return from_options(parts.config.metric)
+
+
+def from_options(options: MetricOptions) -> Classifier:
     """params: what `fit` measures, then in `follow` `covariance` (Sigma_t), `center` [d] and `transform`.
 
     With per_class_weight w, class c has the covariance (1 - w) Sigma_t + w Sigma_c and a transform of its own.
     """
-    options = parts.config.metric
+    if options.source == "queue":
+        return queue.make(options.queue_ridge)
     compare, weight = COMPARE[options.kind], options.per_class_weight
     source = SOURCES[options.source]
 
     def fit(previous: PyTree | None, memory: ClassMemory, view: StageView) -> PyTree:
         features, labels = view.train_features(view.stage)
         within = cov.within_class(features, labels, len(memory.origin), each=weight > 0)
-        params = {
-            "new": within.shared,
-            "new_classes": within.classes,
-            "carried": previous["covariance"] if previous else np.zeros_like(within.shared),
-            "carried_classes": previous["classes"] if previous else 0,
-            "ridge": options.ridge if options.shrinkage == "fixed" else as_ridge(within.shrinkage),
-        }
+        pairs = None
         if options.error != "none":  # the first stage has no pairs; params are of the same shape at every stage
             before = view.train_features(view.stage - 1)[0] if view.stage else features[:0]
             pairs = task_pairs(before, features[: len(before)])
-            params |= {f"pairs_{name}": value for name, value in pairs._asdict().items()}
+        params = measured(
+            (within.shared, within.classes),
+            (previous["covariance"], previous["classes"]) if previous else (np.zeros_like(within.shared), 0),
+            options.ridge if options.shrinkage == "fixed" else as_ridge(within.shrinkage),
+            pairs,
+        )
         if within.each is not None:
             fresh = within.has_own
             params["each"] = np.where(fresh[:, None, None], within.each, previous["each"] if previous else 0)
@@ -97,6 +103,22 @@ def make(parts: Parts) -> Classifier:
         reads_pairs=options.error == "stream" and options.source == "evolved",
     )
     return Classifier(fit, logits, scored_by_evolution=not weight, motion=motion)
+
+
+def measured(
+    new: tuple[Array, Array | int],
+    carried: tuple[Array, Array | int],
+    ridge: float,
+    pairs: cov.PairMoments | None,
+) -> PyTree:
+    """Params as `fit` gives them. new, carried: a mean covariance [d, d], and of how many classes it is.
+
+    pairs: of D_t under both encoders, which R(W) starts from; None: R is 0 whatever comes.
+    """
+    params = {"new": new[0], "new_classes": new[1], "carried": carried[0], "carried_classes": carried[1]}
+    if pairs is not None:
+        params |= {f"pairs_{name}": value for name, value in pairs._asdict().items()}
+    return params | {"ridge": ridge}
 
 
 def evolved_covariance(params: PyTree, drift_map: Array | None, pairs: cov.PairMoments | None) -> Array:

@@ -31,14 +31,23 @@ def open_upright(data: bytes, name: str) -> Image.Image:
         raise _undecodable(name, error) from error
 
 
-def checked_image(data: bytes, name: str) -> bytes:
-    """The same bytes, if they decode. A JPEG is tried at 1/8 of its size: still all bytes are read, but faster."""
+def checked_image(data: bytes, name: str, side: int = 0) -> bytes:
+    """The same bytes, if they decode, to side x side pixels unless that is 0.
+
+    A JPEG is tried at 1/8 of its size: still all bytes are read, but faster.
+    """
     try:
         with Image.open(io.BytesIO(data)) as image:
+            size = image.size
             image.draft("RGB", (image.width // 8, image.height // 8))
             image.load()
     except Exception as error:
         raise _undecodable(name, error) from error
+    if side and size != (side, side):
+        raise UserError(
+            f"{name} is {size[0]}x{size[1]} pixels, expected {side}x{side}. Replace that file by the published one and "
+            "prepare the set again."
+        )
     return data
 
 

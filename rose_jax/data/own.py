@@ -123,7 +123,7 @@ def _from_records(opened: _Opened, folder: Path, size: int, root: Path, name: st
         for split, stored in opened.splits.items():
             examples = _Examples(str(folder), stored, opened.image, opened.label)
             if resident:
-                cache.write_decoded(target, split, examples, side, crops.fit_square)
+                cache.write_decoded(target, split, examples, side, f"Prepare {folder} again.", crops.fit_square)
             else:
                 cache.write_labels(target, split, examples)
             for record in examples:

@@ -120,7 +120,7 @@ def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | N
         for split, stored in splits.items():
             records = open_records(str(builder_dir), stored)
             if spec.in_memory:
-                cache.write_decoded(folder, split, records, spec.image_size)
+                cache.write_decoded(folder, split, records, spec.image_size, _again(name, root))
             else:
                 cache.write_labels(folder, split, records)
 
@@ -154,7 +154,7 @@ def _only_classes(
 
 
 def _check(dataset: Dataset, where: Path, root: Path) -> None:
-    names, again = dataset.class_names, f"Prepare it again:\n  {_command(dataset.name, root)} --overwrite"
+    names, again = dataset.class_names, _again(dataset.name, root)
     if len(names) != dataset.num_classes:
         raise UserError(f"{where} has {len(names)} classes, expected {dataset.num_classes}. {again}")
     for split, labels in (("train", dataset.train.labels), ("test", dataset.test.labels)):
@@ -198,6 +198,10 @@ def _missing(name: str, root: Path, class_list: str | None) -> UserError:
         "(where there is no scripts folder: python -m rose_jax.data.prepare). "
         f"The data folder is {root}; set ${DATA_DIR_VARIABLE} to use another (default {DEFAULT_DATA_DIR})."
     )
+
+
+def _again(name: str, root: Path) -> str:
+    return f"Prepare it again from an unaltered copy:\n  {_command(name, root)} --overwrite"
 
 
 def _command(name: str, root: Path) -> str:

@@ -13,9 +13,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rose_jax.evolution import core
+from rose_jax.evolution import core, queue_metric
 from rose_jax.evolution import queue as ring
-from rose_jax.evolution.core import Counts, Evolver, Metric, Rows, matmul, measure, move, transposed_matmul
+from rose_jax.evolution.core import (
+    Counts,
+    Evolver,
+    Metric,
+    QueueMetric,
+    Rows,
+    matmul,
+    measure,
+    move,
+    transposed_matmul,
+)
 from rose_jax.evolution.linalg import finish_solve, half_solve, ldl, solve_unit_lower
 
 _CHUNK = 512  # at most so many images between two calls of `refresh_sums`
@@ -27,6 +37,9 @@ class BlockedState(NamedTuple):
     old: Array  # [S, d] Q_old
     residual: Array  # [S, d] Q_new - Q_old W₀, measured
     new: Array | None  # [S, d] Q_new, kept only if there is a metric, which may change
+    gram: (
+        queue_metric.NewGram | None
+    )  # of Q_new, if that is the metric; then `metric` is None, nothing is measured
     head: Array  # int32 []: slot of the oldest pair
     sums: Array  # [d, 2d] (QᵀQ + λI | Qᵀ residual)
     age: Array  # int32 []: pairs entered since the sums were last recomputed
@@ -51,6 +64,8 @@ class Events(NamedTuple):
     old_out: Array  # [n, d]
     residual_in: Array  # [n, d]
     residual_out: Array  # [n, d]
+    stays: Array  # bool [n]: enters, and no later image of the chunk replaces it
+    new_out: Array | None  # [n, d] z_new of the pair that leaves, for the queue's metric
     enters: Array  # bool [n]
     bad: Array  # bool [n]
 
@@ -75,7 +90,12 @@ def blocked(
     most_blocks = 1 if by_group else max(1, min(capacity, _CHUNK) // block)
 
     def init(
-        prototypes: Array, moves: Array, seen: Array, projector: Array, key: Array, metric: Metric | None = None
+        prototypes: Array,
+        moves: Array,
+        seen: Array,
+        projector: Array,
+        key: Array,
+        metric: Metric | QueueMetric | None = None,
     ) -> BlockedState:
         dim, dtype = projector.shape[0], prototypes.dtype
         queue = ring.fill(key, prototypes, moves, projector, capacity, alpha)
@@ -87,6 +107,7 @@ def blocked(
             old=queue.old,
             residual=residual,
             new=None if metric is None else queue.new,
+            gram=queue_metric.begin(queue.new, metric) if isinstance(metric, QueueMetric) else None,
             head=queue.head,
             sums=make_sums(queue.old, residual, lam),
             age=jnp.zeros((), jnp.int32),
@@ -102,7 +123,7 @@ def blocked(
             metric=None,
             counts=core.zero_counts(),
         )
-        return state if metric is None else with_metric(state, metric)
+        return with_metric(state, metric) if isinstance(metric, Metric) else state
 
     def chunk_size(images: int) -> int:
         """The images of a call in as few chunks as possible, all of equal size and made of whole blocks."""
@@ -118,11 +139,11 @@ def blocked(
         else:
             width = min(block, rows.valid.shape[0])
             events = jax.tree.map(lambda x: x.reshape(-1, width, *x.shape[1:]), events)
-            start, carry = state, (state.sums, state.moved, state.counts)
+            start, carry = state, (state.sums, state.moved, state.counts, state.gram)
             carry, scores = jax.lax.scan(
                 lambda carry, events: advance_block(start, carry, events, granularity), carry, events
             )
-            state = state._replace(sums=carry[0], moved=carry[1], counts=carry[2])
+            state = state._replace(sums=carry[0], moved=carry[1], counts=carry[2], gram=carry[3])
         return refresh_sums(state, rebuild_every), scores.reshape(-1, state.seen.shape[0])
 
     def prototypes(state: BlockedState) -> Array:
@@ -132,13 +153,16 @@ def blocked(
 
     def drift_map(state: BlockedState) -> Array:
         dim = state.projector.shape[0]
-        cross = state.sums[:, dim:] if state.new is None else plain_residual(state)[1]
+        cross = state.sums[:, dim:] if state.metric is None else plain_residual(state)[1]
         chol = factor(state.sums)
         # V H as (Hᵀ V)ᵀ, because the solves act on rows
         solution = state.projector + finish_solve(chol, half_solve(chol, cross.T)).T
         return jnp.where(jnp.isfinite(solution).all(), solution, state.projector)
 
-    return Evolver(init, core.step_in_groups(update, chunk_size), drift_map, prototypes, with_metric)
+    def metric_now(state: BlockedState) -> Metric | None:
+        return state.metric if state.gram is None else queue_metric.as_metric(state.gram.matrix)
+
+    return Evolver(init, core.step_in_groups(update, chunk_size), drift_map, prototypes, with_metric, metric_now)
 
 
 def with_metric(state: BlockedState, metric: Metric) -> BlockedState:
@@ -164,7 +188,7 @@ def plain_residual(state: BlockedState) -> tuple[Array, Array]:
     return residual, transposed_matmul(state.old, residual)
 
 
-Carry = tuple[Array, Array, Counts]  # sums, moved, counts of the state
+Carry = tuple[Array, Array, Counts, queue_metric.NewGram | None]  # sums, moved, counts, gram of the state
 
 
 def push(state: BlockedState, rows: Rows) -> tuple[BlockedState, Events]:
@@ -178,13 +202,15 @@ def push(state: BlockedState, rows: Rows) -> tuple[BlockedState, Events]:
         origin = matmul(state.metric.center[None, :], state.metric.transform)  # z + origin = z_new @ transform
         residual_in = z + origin - matmul(rows.z_old, state.measured_projector)
     slots, head = ring.slots_for(state.head, rows.enters, capacity)
-    stays = (slots < capacity)[:, None]
+    stays = slots < capacity
     events = Events(
         z=z,
-        old_in=jnp.where(stays, rows.z_old, 0),
+        old_in=jnp.where(stays[:, None], rows.z_old, 0),
         old_out=ring.take(state.old, slots),
-        residual_in=jnp.where(stays, residual_in, 0),
+        residual_in=jnp.where(stays[:, None], residual_in, 0),
         residual_out=ring.take(state.residual, slots),
+        stays=stays,
+        new_out=ring.take(state.new, slots) if state.gram is not None and state.new is not None else None,
         enters=rows.enters,
         bad=rows.bad,
     )
@@ -202,7 +228,7 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
 
     state: as it was at the start of the chunk; what blocks change of it is in the carry.
     """
-    sums, last_moved, counts = carry
+    sums, last_moved, counts, gram = carry
     images, dim = events.z.shape
     old = interleave(events.old_in, events.old_out)  # U [2b, d]
     residual = interleave(events.residual_in, events.residual_out)
@@ -232,20 +258,27 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
     # p W_k = M + Σ_{j ≤ k} β_j F_j, where k is the last event of the image's group
     group = jnp.arange(images) // granularity
     sees = (jnp.arange(2 * images)[None, :] // (2 * granularity) <= group[:, None]).astype(sums.dtype)
-    dots = matmul(events.z, moved.T) + matmul(sees * matmul(events.z, directions.T), weights)
-    among = matmul(directions, directions.T)
-    cross = matmul(directions, moved.T) + matmul(jnp.tril(among, -1), weights)  # F_k · p W_{k-1}
-    growth = weights * (2 * cross + weights * jnp.diagonal(among)[:, None])
-    squares = jnp.sum(moved**2, axis=1)[None, :] + matmul(sees, growth)  # ‖p W_k‖² [b, C]
-    lengths = jnp.sqrt(jnp.maximum(squares, 0))
-    compare = core.compare_of(state.metric)
-    scores = core.finish_scores(dots, events.z, lengths, state.seen, events.bad, compare)
+    if gram is None or events.new_out is None:
+        dots = matmul(events.z, moved.T) + matmul(sees * matmul(events.z, directions.T), weights)
+        among = matmul(directions, directions.T)
+        cross = matmul(directions, moved.T) + matmul(jnp.tril(among, -1), weights)  # F_k · p W_{k-1}
+        growth = weights * (2 * cross + weights * jnp.diagonal(among)[:, None])
+        squares = jnp.sum(moved**2, axis=1)[None, :] + matmul(sees, growth)  # ‖p W_k‖² [b, C]
+        lengths = jnp.sqrt(jnp.maximum(squares, 0))
+        compare = core.compare_of(state.metric)
+        scores = core.finish_scores(dots, events.z, lengths, state.seen, events.bad, compare)
+    else:
+        block = queue_metric.Block(events.z, events.stays, events.new_out, moved, weights, directions, sees)
+        scores, current = queue_metric.block_scores(gram.matrix, block)
+        scores = core.mask_scores(scores, state.seen, events.bad)
+        usable &= current.reshape(-1, granularity).all(axis=1)
+        gram = gram._replace(matrix=queue_metric.changed(gram.matrix, events.z, events.stays, events.new_out))
 
     updates = events.enters.reshape(-1, granularity).any(axis=1)
     ill_posed = core.ill_posed(jnp.diagonal(chol) ** 2, state.lam)
     counts = core.count_updates(counts, updates, ~usable, ill_posed)
     sums = sums + transposed_matmul(signs[:, None] * old, jnp.concatenate([old, residual], axis=1))
-    return (sums, moved + matmul(weights.T, directions), counts), scores
+    return (sums, moved + matmul(weights.T, directions), counts, gram), scores
 
 
 def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, Array]:
@@ -260,10 +293,15 @@ def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, Ar
     moved = jnp.where(finite, moved, state.moved)
     ill_posed = core.ill_posed(jnp.diagonal(chol) ** 2, state.lam)
     counts = core.count_updates(state.counts, events.enters.any(), ~finite, ill_posed)
-    lengths = jnp.linalg.norm(moved, axis=1)[None, :]
-    dots, compare = matmul(events.z, moved.T), core.compare_of(state.metric)
-    scores = core.finish_scores(dots, events.z, lengths, state.seen, events.bad, compare)
-    return state._replace(sums=sums, moved=moved, counts=counts), scores
+    gram = state.gram
+    if gram is None or events.new_out is None:
+        lengths = jnp.linalg.norm(moved, axis=1)[None, :]
+        dots, compare = matmul(events.z, moved.T), core.compare_of(state.metric)
+        scores = core.finish_scores(dots, events.z, lengths, state.seen, events.bad, compare)
+    else:
+        gram = gram._replace(matrix=queue_metric.changed(gram.matrix, events.z, events.stays, events.new_out))
+        scores = queue_metric.scores_now(gram.matrix, events.z, moved, state.seen, events.bad)
+    return state._replace(sums=sums, moved=moved, counts=counts, gram=gram), scores
 
 
 def moved_prototypes(state: BlockedState, chol: Array) -> Array:
@@ -291,12 +329,17 @@ def refresh_sums(state: BlockedState, rebuild_every: int) -> BlockedState:
     trace = jnp.trace(state.sums[:, : state.old.shape[1]])
     peak = jnp.maximum(state.peak, trace)
     due = (state.age >= rebuild_every) | ~(4 * trace >= peak)
-    sums, peak = jax.lax.cond(
-        due,
-        lambda: (make_sums(state.old, state.residual, state.lam), jnp.sum(state.old**2)),
-        lambda: (state.sums, peak),
-    )
-    return state._replace(sums=sums, age=jnp.where(due, 0, state.age), peak=peak)
+    gram, new = state.gram, state.new
+    if gram is not None:
+        fell, gram_peak = queue_metric.fell(gram)
+        due, gram = due | fell, gram._replace(peak=gram_peak)
+
+    def rebuilt() -> tuple[Array, Array, queue_metric.NewGram | None]:
+        whole = None if gram is None or new is None else queue_metric.rebuilt(new, gram)
+        return make_sums(state.old, state.residual, state.lam), jnp.sum(state.old**2), whole
+
+    sums, peak, gram = jax.lax.cond(due, rebuilt, lambda: (state.sums, peak, gram))
+    return state._replace(sums=sums, age=jnp.where(due, 0, state.age), peak=peak, gram=gram)
 
 
 def interleave(first: Array, second: Array) -> Array:

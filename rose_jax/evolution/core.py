@@ -30,9 +30,9 @@ class InitFn(Protocol):
         seen: Array,  # bool [C]: old and new classes
         projector: Array,  # [d, d] W₀
         key: Array,
-        metric: "Metric | None" = None,
+        metric: "Metric | QueueMetric | None" = None,
     ) -> State:
-        """The state before the first image."""
+        """The state before the first image. A QueueMetric is for those that keep a queue."""
 
 
 class StepFn(Protocol):
@@ -66,6 +66,8 @@ class Evolver(NamedTuple):
     # Another metric from the next image on, for a state whose `init` got one. A solver may keep its sums in the
     # metric's coordinates, and then has to do more.
     with_metric: Callable[[State, "Metric"], State] = lambda state, metric: state._replace(metric=metric)
+    # The metric that the next image would be scored in, None without one. A QueueMetric is formed only here.
+    metric: Callable[[State], "Metric | None"] = lambda state: state.metric
 
 
 @jax.tree_util.register_dataclass
@@ -77,6 +79,14 @@ class Metric:
     transform: Array  # [d, d]
     # "cosine" | "distance": minus half the squared distance, a Gaussian's log-density up to a constant
     compare: str = dataclasses.field(default="cosine", metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class QueueMetric:
+    """The inverse Gram matrix of the queue's new features, as they come and go (evolution/queue_metric.py)."""
+
+    ridge: Array  # [] ρ of λ = ρ·tr(Q'ᵀQ')/d, for the queue as it is filled at stage start
 
 
 class Counts(NamedTuple):
@@ -209,6 +219,11 @@ def finish_scores(dots: Array, z: Array, lengths: Array, seen: Array, bad: Array
     else:
         norms = jnp.linalg.norm(z, axis=1)[:, None] * lengths
         scores = dots / jnp.maximum(norms, jnp.finfo(dots.dtype).tiny)
+    return mask_scores(scores, seen, bad)
+
+
+def mask_scores(scores: Array, seen: Array, bad: Array | None) -> Array:
+    """-inf where a class is not seen, NaN where an image is bad; None says that none is."""
     scores = jnp.where(seen[None, :], scores, -jnp.inf)
     return scores if bad is None else jnp.where(bad[:, None], jnp.nan, scores)
 
@@ -224,6 +239,9 @@ def measure(x: Array, metric: Metric) -> Array:
 
 
 def ill_posed(pivots: Array, lam: Array) -> Array:
-    """Whether the ridge decides some direction of W: a pivot of G + λI is below 100 λ, or below rounding."""
+    """Whether the ridge decides some direction of W: a pivot of G + λI is below 100 λ, or below rounding.
+
+    So it is where λ has overflowed (a huge α): everything is finite then, and W stays at W₀.
+    """
     rounding = pivots.shape[0] * jnp.finfo(pivots.dtype).eps * jnp.max(pivots)
-    return ~(jnp.min(pivots) >= jnp.maximum(100 * lam, rounding))
+    return ~((jnp.min(pivots) >= jnp.maximum(100 * lam, rounding)) & jnp.isfinite(lam))

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import lu_factor, lu_solve
 
-from rose_jax.evolution import core
+from rose_jax.evolution import core, queue_metric
 from rose_jax.evolution import queue as ring
-from rose_jax.evolution.core import Counts, Evolver, Metric, Rows, matmul, move
+from rose_jax.evolution.core import Counts, Evolver, Metric, QueueMetric, Rows, matmul, move
 
 
 class DirectState(NamedTuple):
@@ -20,6 +20,7 @@ class DirectState(NamedTuple):
     projector: Array  # [d, d] W₀
     lam: Array  # [] λ, fixed at stage start
     metric: Metric | None
+    gram: queue_metric.NewGram | None  # of the queue's new features, if that is the metric
     counts: Counts
 
 
@@ -27,13 +28,21 @@ def direct(capacity: int, alpha: float, granularity: int = 1, ridge: float | Non
     """RoSE by `W = (G + λI)⁻¹(H + λW₀)`, which at ridge 0 is Eq. 12."""
 
     def init(
-        prototypes: Array, moves: Array, seen: Array, projector: Array, key: Array, metric: Metric | None = None
+        prototypes: Array,
+        moves: Array,
+        seen: Array,
+        projector: Array,
+        key: Array,
+        metric: Metric | QueueMetric | None = None,
     ) -> DirectState:
         queue = ring.fill(key, prototypes, moves, projector, capacity, alpha)
         moved = move(prototypes, moves, projector)
         rho, _ = core.ridge_for(capacity, prototypes.shape[1], ridge)
         lam = rho * jnp.mean(jnp.sum(queue.old**2, axis=0))  # ρ·tr(G₀)/d
-        return DirectState(queue, prototypes, moved, moves, seen, projector, lam, metric, core.zero_counts())
+        gram = None
+        if isinstance(metric, QueueMetric):
+            gram, metric = queue_metric.begin(queue.new, metric), None
+        return DirectState(queue, prototypes, moved, moves, seen, projector, lam, metric, gram, core.zero_counts())
 
     def update(state: DirectState, rows: Rows) -> tuple[DirectState, Array]:
         queue = ring.push(state.queue, rows.z_old, rows.z_new, rows.enters)
@@ -43,14 +52,22 @@ def direct(capacity: int, alpha: float, granularity: int = 1, ridge: float | Non
         moved = jnp.where(finite, moved, state.moved)
         ill_posed = core.ill_posed(pivots, state.lam)
         counts = core.count_updates(state.counts, rows.enters.any(), ~finite, ill_posed)
-        scores = core.score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
-        return state._replace(queue=queue, moved=moved, counts=counts), scores
+        if state.gram is None:
+            scores = core.score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
+            return state._replace(queue=queue, moved=moved, counts=counts), scores
+        gram = queue_metric.rebuilt(queue.new, state.gram)
+        scores = queue_metric.scores_now(gram.matrix, rows.z_new, moved, state.seen, rows.bad)
+        return state._replace(queue=queue, moved=moved, gram=gram, counts=counts), scores
 
     def drift_map(state: DirectState) -> Array:
         solution, _ = solve(state.queue, state.projector, state.lam)
         return jnp.where(jnp.isfinite(solution).all(), solution, state.projector)
 
-    return Evolver(init, core.step_in_groups(update, lambda images: min(granularity, images)), drift_map)
+    def metric_now(state: DirectState) -> Metric | None:
+        return state.metric if state.gram is None else queue_metric.as_metric(state.gram.matrix)
+
+    step = core.step_in_groups(update, lambda images: min(granularity, images))
+    return Evolver(init, step, drift_map, metric=metric_now)
 
 
 def solve(queue: ring.Queue, projector: Array, lam: Array) -> tuple[Array, Array]:

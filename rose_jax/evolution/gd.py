@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from rose_jax.errors import unknown
-from rose_jax.evolution import core
+from rose_jax.errors import UserError, unknown
+from rose_jax.evolution import core, queue_metric
 from rose_jax.evolution import queue as ring
-from rose_jax.evolution.core import Counts, Evolver, Metric, Rows, matmul, move
+from rose_jax.evolution.core import Counts, Evolver, Metric, QueueMetric, Rows, matmul, move
 
 
 class Gram(NamedTuple):
@@ -23,6 +23,7 @@ class Gram(NamedTuple):
     queue: ring.Queue
     gram: Array  # [d, d] G = QᵀQ
     cross: Array  # [d, d] H = QᵀQ'
+    new: queue_metric.NewGram | None  # of Q', if that is the metric
     age: Array  # int32 []: pairs entered since G and H were last recomputed
 
 
@@ -59,13 +60,22 @@ def gd(
     adam = optax.adam(lr)
 
     def begin(
-        prototypes: Array, moves: Array, seen: Array, projector: Array, key: Array, metric: Metric | None = None
+        prototypes: Array,
+        moves: Array,
+        seen: Array,
+        projector: Array,
+        key: Array,
+        metric: Metric | QueueMetric | None = None,
     ) -> GDState:
         fill_key, start_key = jax.random.split(key)
-        memory = None
+        memory, gram = None, None
         if queue:
             pairs = ring.fill(fill_key, prototypes, moves, projector, capacity, alpha)
-            memory = Gram(pairs, *sums(pairs), jnp.zeros((), jnp.int32))
+            if isinstance(metric, QueueMetric):
+                gram, metric = queue_metric.begin(pairs.new, metric), None
+            memory = Gram(pairs, *sums(pairs), gram, jnp.zeros((), jnp.int32))
+        if isinstance(metric, QueueMetric):
+            raise UserError("gd keeps no queue, so that there is no metric of one. gd_queue does, and rose.")
         start = INITS[init](projector, start_key)
         moved = move(prototypes, moves, start)
         return GDState(start, adam.init(start), memory, prototypes, moved, moves, seen, metric, core.zero_counts())
@@ -90,12 +100,21 @@ def gd(
         )
         moved = move(state.prototypes, state.moves, drift_map)
         counts = core.count_updates(state.counts, entered > 0, ~finite)
-        scores = core.score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
+        if memory is None or memory.new is None:
+            scores = core.score_table(rows.z_new, moved, state.seen, rows.bad, state.metric)
+        else:
+            scores = queue_metric.scores_now(memory.new.matrix, rows.z_new, moved, state.seen, rows.bad)
         state = state._replace(drift_map=drift_map, adam=adam_state, memory=memory, moved=moved, counts=counts)
         return state, scores
 
     step = core.step_in_groups(update, lambda images: min(granularity, images))
-    return Evolver(begin, step, map=lambda state: state.drift_map)
+
+    def metric_now(state: GDState) -> Metric | None:
+        if state.memory is None or state.memory.new is None:
+            return state.metric
+        return queue_metric.as_metric(state.memory.new.matrix)
+
+    return Evolver(begin, step, map=lambda state: state.drift_map, metric=metric_now)
 
 
 INITS: dict[str, Callable[[Array, Array], Array]] = {  # (projector, key) -> W
@@ -118,12 +137,22 @@ def push(memory: Gram, rows: Rows, rebuild_every: int) -> Gram:
     capacity = queue.old.shape[0]
     slots, head = ring.slots_for(queue.head, rows.enters, capacity)
     stays = (slots < capacity)[:, None]
+    leaves = ring.take(queue.new, slots)
     signed = jnp.concatenate([jnp.where(stays, rows.z_old, 0), -ring.take(queue.old, slots)])
     old = jnp.concatenate([rows.z_old, ring.take(queue.old, slots)])
-    new = jnp.concatenate([rows.z_new, ring.take(queue.new, slots)])
+    new = jnp.concatenate([rows.z_new, leaves])
     queue = ring.Queue(ring.put(queue.old, slots, rows.z_old), ring.put(queue.new, slots, rows.z_new), head)
     age = memory.age + rows.enters.sum(dtype=jnp.int32)
     gram, cross = memory.gram + matmul(signed.T, old), memory.cross + matmul(signed.T, new)
     due = (age >= rebuild_every) | ~jnp.isfinite(jnp.trace(gram) + jnp.trace(cross))
-    gram, cross = jax.lax.cond(due, lambda: sums(queue), lambda: (gram, cross))
-    return Gram(queue, gram, cross, jnp.where(due, 0, age))
+    of_new = memory.new
+    if of_new is not None:
+        of_new = of_new._replace(matrix=queue_metric.changed(of_new.matrix, rows.z_new, stays[:, 0], leaves))
+        fell, peak = queue_metric.fell(of_new)
+        due, of_new = due | fell, of_new._replace(peak=peak)
+
+    def rebuilt() -> tuple[Array, Array, queue_metric.NewGram | None]:
+        return *sums(queue), None if of_new is None else queue_metric.rebuilt(queue.new, of_new)
+
+    gram, cross, of_new = jax.lax.cond(due, rebuilt, lambda: (gram, cross, of_new))
+    return Gram(queue, gram, cross, of_new, jnp.where(due, 0, age))

@@ -8,7 +8,7 @@ from pathlib import Path
 from rose_jax.errors import UserError
 from rose_jax.report import compare, content, latex, page, plots, tables
 from rose_jax.report.runs import load
-from rose_jax.runtime.files import write_atomic, write_text
+from rose_jax.runtime.files import check_folder, write_atomic, write_text
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ def write_several(
     if not workdirs:
         raise UserError("No run to report: name at least one workdir that holds a results.json.")
     runs, out = [load(workdir) for workdir in workdirs], Path(out)
+    check_folder("--out", out)
     groups = compare.group(runs)
     document = [section._replace(picture=_painted(section.picture)) for section in content.document(groups)]
     figures = []

@@ -27,6 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+    except OSError as error:
+        print(
+            f"The report cannot be written to {out} ({error}). Make room, or give another --out.", file=sys.stderr
+        )
+        return 2
     print(written.text)
     print()
     others = [Path(out) / name for name in ("report.md", "report.csv", *["report.tex"] * flags.latex)]

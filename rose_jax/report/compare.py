@@ -36,6 +36,15 @@ class Group:
         """What follows the name of a row that the paper does not have."""
         return next((MARKS[score.origin] for score in self.scores(method) if score.origin in MARKS), "")
 
+    def events(self) -> list[str]:
+        """What went wrong in test streams, a sentence for each run and row in which something did."""
+        found = []
+        for run in self.runs:
+            which = f", seed {one_line(run.seed)}" if len(self.runs) > 1 else ""
+            rows = {name: score.events for name, score in run.scores.items() if score.events}
+            found += [f"{name}{which}: {'; '.join(events)}." for name, events in rows.items()]
+        return found
+
     def leading(self, methods: Sequence[str], most: int, first: Sequence[str] = ("rose", "base")) -> list[str]:
         """At most `most` of the methods, in their order: those named in `first`, then the best by last accuracy."""
 

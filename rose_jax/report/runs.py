@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rose_jax import events
 from rose_jax.errors import UserError
 
 SCHEMA = 1
@@ -34,6 +35,7 @@ class Score:
     confusion: Grid = ()  # [true task][predicted task], counts at the last stage
     drift_cosines: tuple[float, ...] = ()  # one per old class
     per_class: tuple[Number, ...] = ()  # at the last stage, in the order in which the classes came
+    events: tuple[str, ...] = ()  # what went wrong in its test streams, if anything
     origin: str = "paper"  # "ours" or "published" (by others): a row that the paper does not have
 
 
@@ -152,6 +154,7 @@ def _score(name: str, raw: dict[str, Any]) -> Score:
         confusion=_grid(raw.get("confusion")),
         per_class=_row(raw.get("per_class")),
         drift_cosines=tuple(v for v in _row(raw.get("drift_cosines")) if v is not None),
+        events=tuple(events.told(_object(raw.get("counts")))),
         origin=raw["origin"] if raw.get("origin") in ("ours", "published") else "paper",
         **{key: finite(raw.get(key)) for key in numbers},
     )

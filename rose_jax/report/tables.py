@@ -252,7 +252,7 @@ def _notes(group: Group) -> list[str]:
         gap = spread(rose - projector for rose, projector in pairs if rose is not None and projector is not None)
         if gap:
             notes.append(f"RoSE minus projector within a run: {gap.text(sign='+')}.")
-    return [*notes, *_reduced(group.runs[0])]
+    return [*notes, *group.events(), *_reduced(group.runs[0])]
 
 
 def _reduced(run: Run) -> list[str]:

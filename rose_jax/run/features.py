@@ -8,6 +8,7 @@ import numpy as np
 
 from rose_jax.data.pipeline import Images
 from rose_jax.data.resident import gather
+from rose_jax.runtime.memory import must_fit
 from rose_jax.runtime.programs import Programs
 from rose_jax.types import Array, Augment, Parts, PyTree
 
@@ -40,13 +41,14 @@ class Features:
         """
         found: list[np.ndarray] = []
         seconds = 0.0
-        for images, index, count in self.images.evaluated(split, indices, self.batch_size):
-            pause()
-            run = self.programs.compiled(f"encode {split}", self._encode, variables, images, index)
-            start = time.perf_counter()
-            batch = jax.block_until_ready(run(variables, images, index))
-            seconds += time.perf_counter() - start
-            found.append(np.asarray(batch)[:count])
+        with must_fit("A batch of images to encode", f"config.test.batch_size (now {self.batch_size})"):
+            for images, index, count in self.images.evaluated(split, indices, self.batch_size):
+                pause()
+                run = self.programs.compiled(f"encode {split}", self._encode, variables, images, index)
+                start = time.perf_counter()
+                batch = jax.block_until_ready(run(variables, images, index))
+                seconds += time.perf_counter() - start
+                found.append(np.asarray(batch)[:count])
         dim = self.parts.encoder.feature_dim
         return np.concatenate(found) if found else np.empty((0, dim), np.float32), seconds
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from rose_jax.run.identity import scoring_digest, trajectory_options
 from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.run.trajectory import Trajectory, snapshots_digest
 from rose_jax.runtime import hosts
+from rose_jax.runtime.agreement import differing_options
 from rose_jax.runtime.files import read_arrays, write_arrays
 from rose_jax.runtime.sharding import Layout
-from rose_jax.runtime.workdir import Workdir, differing_options
+from rose_jax.runtime.workdir import Workdir
 
 
 def scores(
@@ -85,6 +87,11 @@ def earlier_scores(work: Workdir, config: Config, stages: int) -> dict[str, dict
     return kept
 
 
+def check_earlier(workdir: Path) -> None:
+    """Refuses a results.json that could not be added to: before a run, not after it."""
+    _earlier(workdir)
+
+
 def train_summary(training: dict[str, dict[str, Any]], workdir: Path) -> dict[str, Any]:
     """Totals, as the contract has them, and each trajectory's own, those of earlier commands included."""
     earlier = _earlier(workdir).get("train", {}).get("objectives", {})
@@ -140,23 +147,48 @@ def true_means(trajectory: Trajectory, work: Workdir) -> tuple[np.ndarray, np.nd
     """[C, d] means of every class's training images under the last two encoders: for the drift cosine only."""
     images, last = trajectory.images, len(trajectory) - 1
     path = work.path / "scores" / f"{trajectory.name}_true_means_{trajectory.digest(last)}.npz"
+    work.take([path])
     saved = read_arrays(path)
     if not hosts.agree(saved is not None):
         indices = np.concatenate([images.of_task(task) for task in range(last)])
         labels, classes = images.labels["train"][indices], images.scenario.num_classes
         saved = {}
+        told = _Passes(
+            f"{trajectory.name} true class means", 2 * len(indices), trajectory.features.batch_size, work
+        )
         for key, task in (("old", last - 1), ("new", last)):
             variables = trajectory[task].variables
-            features, _ = trajectory.features.encode(variables, "train", indices, work.stop_if_preempted)
+            features, _ = trajectory.features.encode(variables, "train", indices, told)
             sums = np.zeros((classes, features.shape[1]))
             np.add.at(sums, labels, features)
             counts = np.bincount(labels, minlength=classes)
             saved[key] = sums / np.maximum(counts, 1)[:, None]
+        told.show(told.images)
         if jax.process_index() == 0:
             write_arrays(path, saved)
     if saved is None:
         raise UserError(f"{path} is there for process 0 only; the workdir must be shared.")
     return saved["old"], saved["new"]
+
+
+class _Passes:
+    """Shows forward passes that belong to no stage, and lets them be stopped: called before each batch."""
+
+    def __init__(self, title: str, images: int, batch_size: int, work: Workdir):
+        self.title, self.images, self.batch_size, self.work = title, images, batch_size, work
+        self.begun, self.last = 0, time.perf_counter()
+        work.progress.stage(f"{title}: {images} forward passes, to measure the drift")
+
+    def __call__(self) -> None:
+        self.work.stop_if_preempted()
+        if self.begun:
+            self.show(min(self.begun, self.images))
+        self.begun += self.batch_size
+
+    def show(self, done: int) -> None:
+        now = time.perf_counter()
+        self.work.progress.count(self.title, done, self.images, now - self.last, "images")
+        self.last = now
 
 
 def _counts(stages: list[Outcome]) -> dict[str, float]:
@@ -169,7 +201,19 @@ def _counts(stages: list[Outcome]) -> dict[str, float]:
 
 
 def _earlier(workdir: Path) -> dict[str, Any]:
+    """What an earlier command wrote; {} if there was none."""
+    path = workdir / "results.json"
     try:
-        return json.loads((workdir / "results.json").read_text())
-    except (OSError, ValueError):
+        results = json.loads(path.read_text())
+    except FileNotFoundError:
         return {}
+    except (OSError, ValueError) as error:
+        results = error
+    parts = [results.get(name, {}) for name in ("scores", "train")] if isinstance(results, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
+        said = results if isinstance(results, Exception) else "it has no objects scores and train"
+        raise UserError(
+            f"{path} is not the results of a run ({said}). Move it away and run the same command again: nothing is "
+            "trained twice."
+        )
+    return results

@@ -9,6 +9,7 @@ import numpy as np
 
 from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.compensation import COMPENSATIONS
+from rose_jax.config import get
 from rose_jax.data.order import generator
 from rose_jax.errors import UserError
 from rose_jax.evolution.threads import wait_with_one_blas_thread
@@ -17,6 +18,7 @@ from rose_jax.run.identity import scoring_digest
 from rose_jax.run.stage import Stage
 from rose_jax.runtime import hosts
 from rose_jax.runtime.files import read_arrays, write_arrays
+from rose_jax.runtime.memory import must_fit
 from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
 from rose_jax.testtime import ADAPTATIONS
@@ -55,9 +57,10 @@ class Scorer:
 
         encoders: the digest of the snapshots up to this stage, by which the outcome's file is named.
         """
-        path, outcome = self._path(view.stage, encoders), self.saved(view.stage, encoders)
+        path, outcome = self.path(view.stage, encoders), self.saved(view.stage, encoders)
         if not hosts.agree(outcome is not None):
-            outcome = self._run(view)
+            with must_fit(f"The test stream of row {self.name!r}", self._size_keys()):
+                outcome = self._run(view)
             if jax.process_count() > 1:  # CPUs of two kinds round differently
                 outcome = _unpack(hosts.share(_pack(outcome)))
             if path and jax.process_index() == 0:
@@ -68,6 +71,11 @@ class Scorer:
             raise UserError(f"{path} is there for process 0 only; the workdir must be shared.")
         self._last = outcome
         return outcome
+
+    def path(self, stage: int, encoders: str) -> Path | None:
+        """Of the outcome's file, whose name says all that it depends on."""
+        options = scoring_digest(self.parts.config, self.row)
+        return self.folder / f"{self.name}_{options}_{encoders}_stage_{stage:03d}.npz" if self.folder else None
 
     def restart(self, after: Outcome | None = None) -> None:
         """Forget the stages so far, or go on after an outcome of another row; what is compiled stays compiled."""
@@ -121,12 +129,14 @@ class Scorer:
         result = self._stream(adaptation, state, view)
         finish = jax.jit(adaptation.finish, static_argnums=1)
         end = wait_with_one_blas_thread(finish, result.state, self.classifier)
+        counts = adaptation.counts(result.state) | view.notes
+        unscored = int((result.predictions < 0).sum()) - counts.get("bad_rows", 0)
         return Outcome(
             result.predictions,
             unmoved,
             jax.device_get(end.memory),
             jax.device_get(motion.keep(end.params) if motion else end.params),
-            adaptation.counts(result.state) | view.notes,
+            counts | ({"unscored": unscored} if unscored > 0 else {}),
             result.seconds + self.forward_seconds(view),
             tuple(jax.device_get(jax.tree.leaves(end.kept))),
         )
@@ -155,19 +165,21 @@ class Scorer:
             pause=view.pause,
         )
 
+    def _size_keys(self) -> str:
+        """The options that decide how much memory a stream needs, with their values."""
+        keys = ["testtime.batch_size"] if "images" in self.moving.reads else ["test.batch_size"]
+        keys += ["evolution.capacity"] if "z_old" in self.moving.reads else []
+        return " or ".join(f"config.{key} (now {get(self.parts.config, key)})" for key in keys)
+
     def _kept(self, adaptation: Adaptation, model: Model | None) -> PyTree:
         blank = adaptation.blank(model)
         if self._last is None or not self._last.kept:
             return blank
         return jax.tree.unflatten(jax.tree.structure(blank), self._last.kept)
 
-    def _path(self, stage: int, encoders: str) -> Path | None:
-        options = scoring_digest(self.parts.config, self.row)
-        return self.folder / f"{self.name}_{options}_{encoders}_stage_{stage:03d}.npz" if self.folder else None
-
     def saved(self, stage: int, encoders: str) -> Outcome | None:
         """What `score` has left of a stage, if it is there."""
-        path = self._path(stage, encoders)
+        path = self.path(stage, encoders)
         arrays = read_arrays(path) if path else None
         return _unpack(arrays) if arrays else None
 

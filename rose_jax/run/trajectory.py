@@ -1,6 +1,7 @@
 """A trajectory: the encoders that one objective trains, task after task, each left behind as a snapshot."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from rose_jax.config import get
 from rose_jax.data.pipeline import TrainingBatches
 from rose_jax.errors import UserError, unknown
 from rose_jax.run.features import Features
 from rose_jax.run.identity import digest_of, trajectory_options, tree_digest
 from rose_jax.run.stage import Stage
 from rose_jax.runtime import hosts
-from rose_jax.runtime.checkpoint import Checkpoints, read_note
+from rose_jax.runtime.checkpoint import Checkpoints, committed, read_note
+from rose_jax.runtime.memory import must_fit
 from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.loop import Window, make_task, total_steps, train_steps
@@ -56,6 +59,8 @@ class Trajectory(Sequence[Snapshot]):
         self.programs = Programs()  # of training: one for the first task, one for all later ones
         self._loaded: dict[int, Snapshot] = {}  # least recently used first
         self._whole: dict[int, bool] = {}  # whether a task's snapshot is there and has been verified
+        if work.share:
+            hosts.by_process_0(self._take_from_siblings, f"encoders for {work.path}")
 
     def __len__(self) -> int:
         return self._tasks
@@ -124,17 +129,18 @@ class Trajectory(Sequence[Snapshot]):
         last = total_steps(self.batches, task)
         after = sum(total_steps(self.batches, later) for later in range(task + 1, len(self)))
         self.work.progress.task(task, len(self), last, first=saved, steps_after=after, label=self.name)
-        state = train_steps(
-            self._run_step,
-            state,
-            prev,
-            self.batches,
-            traced,
-            task,
-            log=self.work.logger(self.name),
-            window=window,
-            after_call=self.after_call(task, saved, every, last),
-        )
+        with must_fit(f"A training step of {self.name!r}", self._batch_size_keys()):
+            state = train_steps(
+                self._run_step,
+                state,
+                prev,
+                self.batches,
+                traced,
+                task,
+                log=self.work.logger(self.name),
+                window=window,
+                after_call=self.after_call(task, saved, every, last),
+            )
         self._keep(task, self.objective.finish(state.trainable, state.kept, prev, self.view(task), traced))
         return time.perf_counter() - begun
 
@@ -145,6 +151,27 @@ class Trajectory(Sequence[Snapshot]):
             seconds = source.train(0)
             self._keep(0, self.objective.adopt(source[0]))
         return seconds
+
+    def _take_from_siblings(self) -> None:
+        """Encoders that a run beside this one has trained with the same options are not trained again."""
+        for run in self.work.siblings.with_encoders(self.name, trajectory_options(self.parts.config, self.name)):
+            ours, theirs, taken = self.checkpoints.folder, run / "checkpoints" / self.name, []
+            for task in range(len(self)):
+                if committed(ours, _stage_name(task)):
+                    continue
+                # A task continues the very bits before it, which another kind of machine would have rounded otherwise.
+                alike = snapshots_digest(ours, task) == snapshots_digest(theirs, task) != ""
+                if not alike or not committed(theirs, _stage_name(task)):
+                    break
+                self.work.take_lines(run, self.name, task)
+                if not self.checkpoints.take(_stage_name(task), theirs):
+                    break
+                taken.append(str(task + 1))
+            if taken:
+                which = f"task {taken[0]} was" if len(taken) == 1 else f"tasks {taken[0]} to {taken[-1]} were"
+                logging.info(
+                    "%s: %s trained in %s with the same options; taken from there.", self.name, which, run.name
+                )
 
     @contextlib.contextmanager
     def _source(self) -> Iterator["Trajectory"]:
@@ -179,6 +206,13 @@ class Trajectory(Sequence[Snapshot]):
         name = "first task" if prev is None else "later tasks"
         return self.programs.compiled(name, self.step, state, prev, *args)(state, prev, *args)
 
+    def _batch_size_keys(self) -> str:
+        """The options that the batch size came from, with its value."""
+        options = trajectory_options(self.parts.config, self.name)
+        named = [f"config.{key}" for key in options if key.endswith("batch_size")]
+        own = [key for key in named if get(self.parts.config, key[7:]) == self.options.batch_size]
+        return f"{' or '.join(own or named)} (now {self.options.batch_size})"
+
     def after_call(
         self, task: int, first: int, every: int, last: int
     ) -> Callable[[TrainState, int, Window], None]:
@@ -199,7 +233,7 @@ class Trajectory(Sequence[Snapshot]):
             if preempted:
                 self.checkpoints.wait()
                 hosts.barrier("preempted")  # nobody leaves before the manifest is written
-                raise hosts.Preempted(f"stopped at step {done} of task {task + 1}")
+                self.work.preemption.stop(f"stopped at step {done} of task {task + 1}")
 
         return act
 

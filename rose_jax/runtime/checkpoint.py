@@ -18,7 +18,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from rose_jax.errors import UserError
-from rose_jax.runtime.files import write_json
+from rose_jax.runtime.files import link_or_copy, write_json
 
 DISK_WORDS = ("ENOSPC", "EDQUOT", "No space left", "quota exceeded", "RESOURCE_EXHAUSTED", "EIO", "Errno")
 
@@ -73,6 +73,22 @@ class Checkpoints:
             like = self._checkpointer.metadata(self.folder / name).item_metadata.tree
         target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placement), like)
         return self._checkpointer.restore(self.folder / name, target)
+
+    def take(self, name: str, other: Path) -> bool:
+        """Takes over a checkpoint of another folder, if it is whole there. For one process; files are linked."""
+        try:
+            self.remove(name)
+            for path in sorted((other / name).rglob("*")):
+                if path.is_file():
+                    link_or_copy(path, self.folder / name / path.relative_to(other / name))
+            link_or_copy(_manifest(other, name), _manifest(self.folder, name))
+        except OSError:  # absent, or being removed just now
+            whole = False
+        else:
+            whole = self.usable(name)
+        if not whole:
+            self.remove(name)
+        return whole
 
     def note(self, name: str) -> Any:
         return read_note(self.folder, name)
@@ -156,6 +172,11 @@ class Checkpoints:
                 f"The checkpoint {self.folder / name} could not be written ({free:.0f} MiB are free there): {error}\n"
                 "Earlier checkpoints are intact. Make room or repair the disk, then run the same command again."
             ) from error
+
+
+def committed(folder: Path, name: str) -> bool:
+    """Whether a checkpoint was completely written; whether it still is whole, `Checkpoints.usable` says."""
+    return _manifest(folder, name).exists()
 
 
 def read_note(folder: Path, name: str) -> Any:

@@ -4,12 +4,15 @@ import json
 import math
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from rose_jax.errors import UserError
 
 
 def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -25,6 +28,25 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_file(option: str, path: Path) -> None:
+    """A UserError unless a file could be written there: told before the work, not after it."""
+    if path.is_dir():
+        raise UserError(f"{option} {path} is a folder. Give the name of a file in it.")
+    check_folder(option, path.parent)
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """A UserError unless `folder` is there and can be written to, or could be made."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UserError(f"{option}: {there} is a file, not a folder. Give another place.")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UserError(f"{option}: cannot write to {there} ({error.strerror}). Give another place.") from None
 
 
 def is_leftover(path: Path) -> bool:
@@ -43,6 +65,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_atomic(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """The same file under a second name; a copy where the file system has no hard links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        with source.open("rb") as file:
+            write_atomic(target, lambda copy: shutil.copyfileobj(file, copy))
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray] | None:

@@ -8,14 +8,14 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from rose_jax.errors import UserError
+from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError
 from rose_jax.runtime.sharding import Layout
 
 START_SECONDS = 300  # a job's hosts may start minutes apart
@@ -26,7 +26,12 @@ PREEMPTED_EXIT_CODE = 75  # EX_TEMPFAIL: nothing is wrong, run the same command 
 
 
 class Preempted(Exception):
-    """Raised after a SIGTERM, once everything is saved."""
+    """Raised after a SIGTERM or a Ctrl-C, once everything is saved."""
+
+    def __init__(self, message: str, by_hand: bool = False):
+        super().__init__(message)
+        # A loop that starts again what was preempted should not start what somebody interrupted by hand.
+        self.exit_code = INTERRUPTED_EXIT_CODE if by_hand else PREEMPTED_EXIT_CODE
 
 
 def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
@@ -64,6 +69,12 @@ def start(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -
             shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
+        if not any(given):
+            raise UserError(
+                "--distributed alone is for places where jax finds the other processes by itself (TPU pods, SLURM, "
+                f"Kubernetes); here it does not: {str(error).rstrip('.')}. Leave it out to run one process, or give --coordinator "
+                "host:port, --num_processes N and --process_id I as well."
+            ) from None
         raise UserError(f"The processes did not find each other: {error}") from None
     finally:
         timer.cancel()
@@ -147,14 +158,18 @@ def check_shared(folder: Path) -> None:
 
 
 class Preemption:
-    """Notices SIGTERM. With several processes jax notices it, and all of them stop at the same step."""
+    """Notices SIGTERM and Ctrl-C. With several processes jax notices SIGTERM, and all of them stop at the same step."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._asked = self._by_hand = False
         self._calls = 0
-        self._previous = None
+        self._previous: dict[signal.Signals, Any] = {}
         if jax.process_count() == 1:
-            self._previous = signal.signal(signal.SIGTERM, self._note)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                if (
+                    signal.getsignal(number) is not signal.SIG_IGN
+                ):  # as a shell has it for what runs in the background
+                    self._previous[number] = signal.signal(number, self._note)
 
     def asked(self) -> bool:
         """Whether to save and stop now. All processes must call it equally often."""
@@ -164,10 +179,18 @@ class Preemption:
             self._asked |= multihost_utils.reached_preemption_sync_point(self._calls)
         return self._asked
 
-    def close(self) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
+    def stop(self, message: str) -> NoReturn:
+        """To be called when all is saved."""
+        raise Preempted(message, self._by_hand)
 
-    def _note(self, *_: Any) -> None:
-        self._asked = True
-        os.write(2, b"\nSIGTERM: finishing the step, then saving.\n")
+    def close(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: Any) -> None:
+        self._asked, self._by_hand = True, number == signal.SIGINT
+        if self._by_hand:  # a second one does not wait
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.write(2, b"\nCtrl-C: finishing the step, then saving. Once more stops at once.\n")
+        else:
+            os.write(2, b"\nSIGTERM: finishing the step, then saving.\n")

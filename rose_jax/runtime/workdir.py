@@ -5,22 +5,21 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from rose_jax.config import FREE_KEYS, Config
+from rose_jax.config import Config
 from rose_jax.errors import UserError
-from rose_jax.runtime import hosts
+from rose_jax.runtime import hosts, siblings
+from rose_jax.runtime.agreement import LAYOUT, difference, differing_options, flatten, told
 from rose_jax.runtime.files import is_leftover, write_text
+from rose_jax.runtime.places import check_place
 from rose_jax.runtime.profiler import Profiler
 from rose_jax.runtime.progress import Progress
 from rose_jax.runtime.writers import Writer, check_writers
-
-LAYOUT = 2  # of the files in a workdir; 1 named results by their options alone
-SHARED = ("seed", "data", "scenario", "model")  # what all trajectories of a workdir have in common
 
 
 class Workdir:
@@ -32,10 +31,14 @@ class Workdir:
         overwrite: bool = False,
         writers: tuple[str, ...] = (),
         profile_steps: int = 0,
+        share: bool = False,
     ):
+        """share: what runs beside this one have made of the same options is taken over."""
+        check_place(path)
         self.path, self.config, self.data, self.overwrite = Path(path).absolute(), config, data, overwrite
         self.metrics_path = self.path / "metrics.jsonl"
         self.profiler = Profiler(self.path / "profile", profile_steps)
+        self.share, self.siblings = share, siblings.Siblings(self.path)
         self._writer_names = writers
         self.writers: list[Writer] = []  # further sinks of the log's lines
 
@@ -66,6 +69,8 @@ class Workdir:
                     f"Another run is using the workdir {self.path}. Wait for it, or give another --workdir."
                 ) from None
         self._claim()
+        if self.share:
+            self.siblings = siblings.find(self.path, self._here())
         for name in self._writer_names:
             writer = Writer(name, self.path, self.config)
             self.writers.append(undo.enter_context(contextlib.closing(writer)))
@@ -82,7 +87,7 @@ class Workdir:
     def stop_if_preempted(self) -> None:
         """To be called where little is lost: what is not on disk yet takes seconds or minutes to do again."""
         if self.preemption.asked():
-            raise hosts.Preempted("stopped after training; a test stream that was under way starts over")
+            self.preemption.stop("stopped after training; a test stream that was under way starts over")
 
     # The log.
 
@@ -103,11 +108,7 @@ class Workdir:
         return log
 
     def lines(self, objective: str | None = None) -> list[dict[str, Any]]:
-        found = []
-        for text in self.metrics_path.read_text().splitlines() if self.metrics_path.exists() else ():
-            with contextlib.suppress(ValueError):  # the last line of a run that was killed while writing it
-                found.append(json.loads(text))
-        return [line for line in found if objective in (None, line.get("objective"))]
+        return read_lines(self.metrics_path, objective)
 
     def truncate(self, objective: str, task: int, step: int) -> None:
         """Drops what an interrupted run logged after the step that is restored now."""
@@ -122,12 +123,32 @@ class Workdir:
             kept = filter(wanted, self.lines())
             write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
 
-    def training_summary(self, objective: str) -> dict[str, float]:
-        """Seconds and throughput of all training so far, over however many runs it took."""
+    def training_summary(self, objective: str) -> dict[str, Any]:
+        """Seconds and throughput of all training so far, over however many runs it took, and which others did it."""
         lines = self.lines(objective)
         seconds = sum(line["seconds"] for line in lines)
         images = sum(line["images"] for line in lines)
-        return {"seconds": round(seconds, 1), "images_per_second": round(images / max(seconds, 1e-9), 1)}
+        found = {"seconds": round(seconds, 1), "images_per_second": round(images / max(seconds, 1e-9), 1)}
+        others = dict.fromkeys(line["trained_in"] for line in lines if "trained_in" in line)
+        return found | ({"trained_in": ", ".join(others)} if others else {})
+
+    # What is taken from runs beside it.
+
+    def take(self, paths: Iterable[Path]) -> None:
+        """Files that this run would make, if a sibling has them; their names say all that they depend on."""
+        if self.share:
+            hosts.by_process_0(lambda: self.siblings.take(paths), f"files for {self.path}")
+
+    def take_lines(self, run: Path, objective: str, task: int) -> None:
+        """What a sibling logged of a task; to be called before its snapshot is taken. On process 0."""
+        here = (objective, task)
+        self._keep_lines(lambda line: (line.get("objective"), line.get("task")) != here)
+        theirs = [line for line in read_lines(run / "metrics.jsonl", objective) if line.get("task") == task]
+        with self.metrics_path.open("a") as file:
+            for line in theirs:
+                file.write(json.dumps({"trained_in": run.name} | line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     # Whose folder it is.
 
@@ -136,7 +157,7 @@ class Workdir:
 
     def _check_alike(self) -> None:
         """Hosts that were started with different settings would wait for each other, or add up what differs."""
-        chief, *others = (_flatten(json.loads(text)) for text in hosts.gather_text(json.dumps(self._here())))
+        chief, *others = (flatten(json.loads(text)) for text in hosts.gather_text(json.dumps(self._here())))
         for index, other in enumerate(others, 1):
             own = ("data.dir", "data.decode_workers", "note")  # a matter of each machine, or of its command line
             keys = [key for key in chief | other if chief.get(key) != other.get(key) and key not in own]
@@ -172,7 +193,7 @@ class Workdir:
                 )
             elif differing:
                 raise UserError(
-                    f"The workdir {self.path} was made with another config:\n{_told(differing)}"
+                    f"The workdir {self.path} was made with another config:\n{told(differing)}"
                     "Give another --workdir, or --overwrite to delete that run and start over."
                 )
         write_text(path, json.dumps(here, indent=2) + "\n")
@@ -194,7 +215,7 @@ class Workdir:
             differing = [] if there is None else differing_options(there, here)
             if differing and not self.overwrite:
                 raise UserError(
-                    f"The encoders of {name!r} in {self.path} were trained with other options:\n{_told(differing)}"
+                    f"The encoders of {name!r} in {self.path} were trained with other options:\n{told(differing)}"
                     "Give another --workdir, or --overwrite to delete these encoders and train anew."
                 )
             if differing:
@@ -246,33 +267,10 @@ def trained_options(folder: Path) -> dict[str, Any] | None:
         ) from None
 
 
-def difference(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Keys whose values differ between two saved configurations, of those that all trajectories share."""
-    flat = _flatten(here)
-    shared = [key for key in flat if key.split(".")[0] in (*SHARED, "data_identity") and key not in FREE_KEYS]
-    return differing_options(_flatten(there), {key: flat[key] for key in shared})
-
-
-def differing_options(there: dict[str, Any], here: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """A key that is newer than what was saved had its default then; one that is known no more means nothing."""
-    there = _flatten(json.loads(Config().to_json())) | there
-    return [(key, there.get(key), value) for key, value in here.items() if there.get(key) != value]
-
-
-def _told(differing: list[tuple[str, Any, Any]]) -> str:
-    return "".join(f"  {key}: there {there!r}, here {here!r}\n" for key, there, here in differing)
-
-
-def default_workdir(config: Config) -> Path:
-    """Runs on own images are named by these."""
-    own = config.data.name or Path(config.data.dataset.partition(":")[2].replace(":", "_")).stem
-    name = own if own and config.preset == "own" else config.name
-    name += "" if config.preset in ("full", "own") else f"_{config.preset}"
-    return Path("runs") / f"{name}_seed{config.seed}"
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
+def read_lines(path: Path, objective: str | None = None) -> list[dict[str, Any]]:
+    """Of metrics.jsonl."""
+    found = []
+    for text in path.read_text().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):  # the last line of a run that was killed while writing it
+            found.append(json.loads(text))
+    return [line for line in found if objective in (None, line.get("objective"))]

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 
 from rose_jax import report
-from rose_jax.errors import UserError, unknown
+from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError, unknown
 from rose_jax.experiment import cache_compilations
 from rose_jax.report import tables
 from rose_jax.report.studies import SCHEMA
@@ -36,9 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except hosts.Preempted:
+    except hosts.Preempted as stop:
         print("Stopped; what is in studies/ is whole. Name the missing studies to go on.", file=sys.stderr)
-        return hosts.PREEMPTED_EXIT_CODE
+        return stop.exit_code
+    except KeyboardInterrupt:
+        print("Interrupted; what is in studies/ is whole. Name the missing studies to go on.", file=sys.stderr)
+        return INTERRUPTED_EXIT_CODE
     return 0 if done else 2
 
 

@@ -32,7 +32,7 @@ def make_rose(parts: Parts) -> Adaptation:
     def note(dim: int) -> str | None:
         return evolution.ridge_for(options.capacity, dim, _ridge(options))[1]
 
-    return _adaptation(make_evolver(options), options.granularity)._replace(note=note)
+    return adaptation_of(make_evolver(options), options.granularity)._replace(note=note, offers=QUEUE)
 
 
 def make_evolver(options: EvolutionOptions) -> evolution.Evolver:
@@ -51,12 +51,12 @@ def _ridge(options: EvolutionOptions) -> float | None:
 
 def make_gd(parts: Parts) -> Adaptation:
     """One Adam step per update on the pairs that came in."""
-    return _adaptation(_gd(parts, queue=False), parts.config.evolution.granularity)
+    return adaptation_of(_gd(parts, queue=False), parts.config.evolution.granularity)
 
 
 def make_gd_queue(parts: Parts) -> Adaptation:
     """One Adam step per update on the whole of the queue that rose would have."""
-    return _adaptation(_gd(parts, queue=True), parts.config.evolution.granularity)
+    return adaptation_of(_gd(parts, queue=True), parts.config.evolution.granularity)._replace(offers=QUEUE)
 
 
 def _gd(parts: Parts, queue: bool) -> evolution.Evolver:
@@ -71,6 +71,7 @@ def _gd(parts: Parts, queue: bool) -> evolution.Evolver:
     )
 
 
+QUEUE = frozenset({"queue"})
 GROWTH = 4  # what a refresh can change shrinks as the stream grows: it waits for 1/4 as many images as have come
 
 
@@ -85,7 +86,9 @@ class Evolving(NamedTuple):
     pairs: PairMoments | None  # of those that entered; None where the classifier does not read them
 
 
-def _adaptation(evolver: evolution.Evolver, granularity: int) -> Adaptation:
+def adaptation_of(evolver: evolution.Evolver, granularity: int) -> Adaptation:
+    """The test-time method that lets an evolver move the prototypes, and the classifier's params along with them."""
+
     def init(start: Start, classifier: Classifier) -> Evolving:
         memory, motion = start.memory, classifier.motion
         mean, origin, drift_map = map(jnp.asarray, (*memory, start.drift_map))
@@ -130,7 +133,10 @@ def _adaptation(evolver: evolution.Evolver, granularity: int) -> Adaptation:
         return state, scores
 
     def finish(state: Evolving, classifier: Classifier) -> End:
-        params = follow(state, classifier.motion).params if classifier.motion else state.params
+        motion = classifier.motion
+        params = follow(state, motion).params if motion else state.params
+        if motion and motion.learn:
+            params = motion.learn(params, evolver.metric(state.evolver))
         return End(current(state), params, None)
 
     def counts(state: Evolving) -> dict[str, int]:

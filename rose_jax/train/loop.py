@@ -86,8 +86,9 @@ class Window:
             bad = [name for name, value in terms.items() if not np.isfinite(value)]
             if bad:
                 raise UserError(
-                    f"Training stopped: {', '.join(bad)} not finite at or just before step {step} of task {task}. The snapshots "
-                    "of earlier tasks are kept. Lower the learning rate (config.train.*.lr) or look at the data."
+                    f"Training stopped: {', '.join(bad)} not finite at or just before step {step} of task "
+                    f"{task + 1}. The snapshots of earlier tasks are kept. Lower the learning rate (config.train.*.lr) or "
+                    "look at the data."
                 )
             self.sums = {name: self.sums.get(name, 0.0) + float(value) for name, value in terms.items()}
             self.calls += 1

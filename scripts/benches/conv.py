@@ -1,7 +1,7 @@
 """What choosing a convolution by its shape is worth on a CPU (rose_jax/models/conv.py).
 
 Gradient steps of a ResNet-18, forward pass included, in turns: milliseconds per image each way, and their ratio. A row
-for each size of the images, which the first stage's maps have too.
+for each size of the images, which the first stage's maps have too. PyTorch's time stands beside them where it is installed.
 """
 
 import argparse
@@ -11,14 +11,16 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rose_jax.models import conv, resnet
 
+from . import torch_resnet
 from .shared import Report, by_columns, in_turns
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes", type=int, nargs="+", default=[32], help="of the images, a side (32)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[16, 32], help="of the images, a side (16 32)")
     parser.add_argument("--width", type=int, default=16, help="of the network (16)")
     parser.add_argument("--batch", type=int, default=128, help="images of a step (128)")
 
@@ -28,7 +30,11 @@ def run(options: argparse.Namespace, report: Report) -> None:
     for size in options.sizes:
         shape = (options.batch, size, size, 3)
         steps = {way: make(options.width, shape) for way, make in WAYS.items()}
-        rows[f"{size} x {size}"] = by_columns(in_turns(steps, options.rounds, per=options.batch), "by shape")
+        times = in_turns(steps, options.rounds, per=options.batch)
+        rows[f"{size} x {size}"] = by_columns(times, "by shape") | {
+            f"{way}, ms per step": 1e3 * options.batch * float(np.median(seconds))
+            for way, seconds in times.items()
+        }
     report.table(f"ResNet-18, width {options.width}, batches of {options.batch}", rows)
 
 
@@ -52,3 +58,5 @@ WAYS: dict[str, Callable[[int, tuple[int, ...]], Callable[[], object]]] = {
     "XLA": partial(gradient_step, None),
     "by shape": partial(gradient_step, conv.by_shape),
 }
+if torch_resnet.available():
+    WAYS["PyTorch"] = torch_resnet.gradient_step

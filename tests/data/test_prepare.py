@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import subprocess
 import tarfile
 import zipfile
@@ -14,7 +15,7 @@ from PIL import Image
 
 from rose_jax.data import sources
 from rose_jax.data.prepare import command as prepare
-from rose_jax.data.prepare import imagenet100
+from rose_jax.data.prepare import imagenet100, tiny
 from rose_jax.data.prepare.unpickle import load_arrays
 from rose_jax.errors import UserError
 
@@ -49,7 +50,7 @@ def cifar_tar(path: Path, sizes=(200, 100), **extra) -> Path:
     return path
 
 
-def tiny_zip(path: Path, monkeypatch, *, spoil: str = "") -> Path:
+def tiny_zip(path: Path, monkeypatch, *, spoil: str = "", change: dict[str, bytes] | None = None) -> Path:
     """Three classes of four and two images, one of them gray, which is then what a complete copy has."""
     expected = {"train": (4, 4), "test": (2, 2)}
     monkeypatch.setitem(prepare.SETS, "tiny", prepare.SETS["tiny"]._replace(per_class=expected))
@@ -67,6 +68,7 @@ def tiny_zip(path: Path, monkeypatch, *, spoil: str = "") -> Path:
     files["val/val_annotations.txt"] = "\n".join(reversed(annotations)).encode()
     if spoil:
         files[spoil] = files[spoil][:300]
+    files |= change or {}
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in files.items():
             archive.writestr(f"tiny-imagenet-200/{name}", content)
@@ -189,6 +191,68 @@ def test_undecodable_image_is_named_and_nothing_is_left(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=rf"tiny-imagenet-200.zip:tiny-imagenet-200/{bad} does not decode"):
         prepare.prepare("tiny", str(source), str(tmp_path / "data"))
     assert [p for p in (tmp_path / "data").rglob("*") if p.is_file() and p.suffix != ".lock"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("wnids.txt", b"n01\nn02\nn01\nn03", "wnids.txt names n01 more than once. Fetch the dataset again"),
+        ("wnids.txt", b"n01\xff\xfe", "wnids.txt is not a text file .* Fetch the dataset again"),
+        ("val/val_annotations.txt", bytes(range(128, 256)), "val_annotations.txt is not a text file .* Fetch"),
+        (
+            "train/n02/images/n02_1.JPEG",
+            jpeg((32, 64), 1),
+            "n02_1.JPEG is 32x64 pixels, expected 64x64. Replace that file",
+        ),
+    ],
+)
+def test_files_that_are_not_what_they_should_be(tmp_path, monkeypatch, capsys, name, content, words):
+    source = tiny_zip(tmp_path / "tiny-imagenet-200.zip", monkeypatch, change={name: content})
+    assert prepare.main(["tiny", "--from", str(source), "--data_dir", str(tmp_path / "data")]) == 2
+    said = capsys.readouterr().err
+    assert re.match(f"error: .*{words}", said)
+    assert len(said.splitlines()) == 1
+    assert sources.find_prepared("tiny", tmp_path / "data") is None
+
+
+def test_a_prepared_set_with_one_wrong_image_can_be_prepared_again_as_advised(tmp_path, monkeypatch, capsys):
+    bad = tiny_zip(tmp_path / "bad.zip", monkeypatch, change={"val/images/val_3.JPEG": jpeg((32, 32), 1)})
+    with monkeypatch.context() as patch:  # by a version that did not look
+        patch.setattr(tiny, "checked_image", lambda data, name, side: data)
+        assert prepare.main(["tiny", "--from", str(bad), "--data_dir", str(tmp_path / "data")]) == 2
+    said = capsys.readouterr().err
+    assert "Image val/images/val_3.JPEG of test is 32x32 pixels, expected 64x64. Prepare it again" in said
+    good = tiny_zip(tmp_path / "good.zip", monkeypatch)
+    command = said.splitlines()[-1].split()
+    assert command[:2] == ["scripts/prepare_data", "tiny"]
+    assert command[-1] == "--overwrite"
+    assert prepare.main([str(good) if word == "PATH" else word for word in command[1:]]) == 0
+    assert len(sources.load("tiny", str(tmp_path / "data")).test) == 6
+
+
+def test_a_place_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    source = tiny_zip(tmp_path / "tiny-imagenet-200.zip", monkeypatch)
+    assert prepare.main(["tiny", "--from", str(source), "--data_dir", str(source / "data")]) == 2
+    assert capsys.readouterr().err == f"error: --data_dir: {source} is a file, not a folder. Give another place.\n"
+
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("rose_jax.runtime.files.tempfile.TemporaryFile", refuse)
+    assert prepare.main(["tiny", "--from", str(source), "--data_dir", str(tmp_path / "data")]) == 2
+    assert f"error: --data_dir: cannot write to {tmp_path} (Permission denied)." in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_class_list_that_is_none(tmp_path, capsys):
+    path = tmp_path / "list.txt"
+    for content, words in (
+        (b"\xff\xfe\x00", "cannot be read as text"),
+        (b"n01440764\nn01440764", "more than once"),
+    ):
+        path.write_bytes(content)
+        assert prepare.main(["imagenet100", "--data_dir", str(tmp_path), "--class_list", str(path)]) == 2
+        assert re.match(f"error: Class list {path} .*{words}", capsys.readouterr().err)
 
 
 def test_interrupted_run_is_continued_by_the_next(tmp_path, monkeypatch):

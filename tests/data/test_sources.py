@@ -2,6 +2,9 @@
 
 import hashlib
 import io
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +130,24 @@ def test_cache_follows_its_records(tmp_path):
     np.testing.assert_array_equal(first["x"], np.zeros(3))  # an open map outlives its file
     np.testing.assert_array_equal(second["x"], np.ones(3))
     assert [p.name for p in folder.parent.iterdir()] == ["set"]
+
+
+def test_records_that_are_copied_keep_their_cache_and_others_do_not(tmp_path):
+    """As scripts/tpu_vm.sh ships them: tar keeps no fractions of a second."""
+    there = tmp_path / "there"
+    there.mkdir()
+    for name, content in (("dataset_info.json", '{"md5": "a"}'), ("set-train.array_record", "records")):
+        (there / name).write_text(content)
+        os.utime(there / name, ns=(10**18 + 123456789,) * 2)
+    subprocess.run(["tar", "-czf", tmp_path / "data.tar.gz", "-C", tmp_path, "there"], check=True)
+    before = cache.fingerprint(there)
+    shutil.rmtree(there)
+    subprocess.run(["tar", "-xzf", tmp_path / "data.tar.gz", "-C", tmp_path], check=True)
+    assert (there / "dataset_info.json").stat().st_mtime_ns == 10**18
+    assert cache.fingerprint(there) == before
+    (there / "dataset_info.json").write_text('{"md5": "b"}')
+    os.utime(there / "dataset_info.json", ns=(10**18,) * 2)
+    assert cache.fingerprint(there) != before
 
 
 def test_interrupted_cache_leaves_nothing(tmp_path):

@@ -71,12 +71,23 @@ def features(rng, n, dim=24, classes=12, old=8, dead=0, spread=0.4):
 
 
 def alg2(
-    pseudo, prototypes, moves, projector, z_old, z_new, rho, granularity=1, enters=None, center=0.0, transform=None
+    pseudo,
+    prototypes,
+    moves,
+    projector,
+    z_old,
+    z_new,
+    rho,
+    granularity=1,
+    enters=None,
+    center=0.0,
+    transform=None,
+    queue_ridge=None,
 ):
     """Cosines [n, C] after each group's update, and the prototypes at the end.
 
     pseudo [S, d] are the queue's first old features. The ridge problem is solved literally:
-    argmin ‖Q W − Q'‖² + λ‖W − W₀‖².
+    argmin ‖Q W − Q'‖² + λ‖W − W₀‖². queue_ridge: ρ of the queue's own metric, instead of the plain cosine.
     """
     prototypes, projector, z_old, z_new = (
         np.asarray(x, np.float64) for x in (prototypes, projector, z_old, z_new)
@@ -85,6 +96,7 @@ def alg2(
     queue_old = list(np.asarray(pseudo, np.float64))
     queue_new = [z @ projector for z in queue_old]
     lam = rho * np.sum(np.square(queue_old)) / len(projector)
+    new_lam = (queue_ridge or 0) * np.sum(np.square(queue_new)) / len(projector)
     scores = []
     moved = np.where(moves[:, None], prototypes @ projector, prototypes)
     for start in range(0, len(z_new), granularity):
@@ -95,6 +107,9 @@ def alg2(
         rows = np.concatenate([q, np.sqrt(lam) * np.eye(len(projector))])
         drift_map = np.linalg.lstsq(rows, np.concatenate([t, np.sqrt(lam) * projector]), rcond=None)[0]
         moved = np.where(moves[:, None], prototypes @ drift_map, prototypes)
+        if queue_ridge is not None:
+            inverse = np.linalg.inv(t.T @ t + new_lam * np.eye(len(projector)))
+            transform = np.linalg.cholesky((inverse + inverse.T) / 2)
         table = (moved - center) @ transform
         for z in z_new[start : start + granularity]:
             z = (z - center) @ transform

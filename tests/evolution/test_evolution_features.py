@@ -2,6 +2,7 @@
 
 import io
 import logging
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 from evolution_reference import alg2, features
 
+from rose_jax import Evolution, evolve_features
 from rose_jax.errors import UserError
-from rose_jax.evolution import Evolution, evolve_features
-from rose_jax.evolution import features as features_lib
-from rose_jax.evolution.core import predict
+from rose_jax.evolution.core import ill_posed, predict
 from rose_jax.evolution.queue import pseudo_features
+from rose_jax.evolve import features as features_lib
 
 OPTIONS = {"capacity": 70, "alpha": 0.2, "seed": 5, "ridge": 1e-4}
 
@@ -107,10 +108,15 @@ GOOD = {"z_old": (6, 4), "z_new": (6, 4), "old_prototypes": (3, 4), "new_prototy
         ("projector", np.ones((5, 4)), r"projector has shape \(5, 4\), expected \[d, d\] = \(4, 4\)"),
         ("projector", np.full((4, 4), "a"), r"projector holds <U1, expected real numbers"),
         ("capacity", 0, "capacity must be at least 1, not 0"),
+        ("capacity", 1.5, "capacity must be a whole number, not 1.5"),
+        ("seed", "0", "seed must be a whole number, not '0'"),
         ("granularity", 0, "granularity must be at least 1"),
         ("evolve_every", 0, "evolve_every must be at least 1"),
         ("alpha", -0.1, "alpha must be"),
-        ("ridge", -1.0, "ridge must not be negative"),
+        ("alpha", None, "alpha must be a finite number and not negative, not None"),
+        ("alpha", float("nan"), "alpha must be a finite number and not negative, not nan"),
+        ("ridge", -1.0, "ridge must be a finite number"),
+        ("ridge", float("nan"), "ridge must be a finite number and not negative, not nan"),
         ("solver", "blokced", "Unknown solver 'blokced'. Did you mean 'blocked'"),
     ],
 )
@@ -118,6 +124,28 @@ def test_bad_input_is_named(name, value, message):
     arguments = {key: np.ones(shape) for key, shape in GOOD.items()} | {name: value}
     with pytest.raises(UserError, match=message):
         evolve_features(**arguments)
+
+
+def test_a_mask_may_be_a_list_and_must_fit(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "rose_jax.evolve.features._step", lambda options, state, old, new, valid: seen.append(valid)
+    )
+    state, z = SimpleNamespace(memory=SimpleNamespace(mean=np.ones((5, 4)))), np.ones((6, 4))
+    for valid, found in (([True] * 3, r"\(3,\) and type bool"), ([1] * 6, r"\(6,\) and type int")):
+        with pytest.raises(UserError, match=rf"valid has shape {found}\d*, expected bool \[n\] = \(6,\)"):
+            Evolution().step(state, z, z, valid)
+    Evolution().step(state, z, z, [True, False] * 3)
+    np.testing.assert_array_equal(seen, [[True, False] * 3])
+
+
+def test_what_overflows_is_counted():
+    """With a ridge of inf all is finite, and every image leaves the map where it was."""
+    inf, pivots = np.float32(np.inf), np.array([4.0, 9.0], np.float32)
+    assert not ill_posed(pivots, np.float32(0.01))
+    assert ill_posed(pivots, np.float32(0.05))
+    assert ill_posed(np.full(2, inf), inf)
+    assert ill_posed(np.full(2, np.nan, np.float32), np.float32(0.01))
 
 
 def test_noise_larger_than_the_prototypes_warns():

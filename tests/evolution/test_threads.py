@@ -9,7 +9,8 @@ import pytest
 import threadpoolctl
 
 from rose_jax import Evolution
-from rose_jax.evolution import features, threads
+from rose_jax.evolution import threads
+from rose_jax.evolve import features
 from rose_jax.runtime.sharding import Layout
 from rose_jax.testtime.stream import feature_calls, run_stream
 

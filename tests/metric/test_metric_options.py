@@ -1,9 +1,11 @@
 """Names, options and what tells outcomes apart."""
 
 import pytest
+from support import make_parts
 
 from rose_jax.config import Config, validate
 from rose_jax.errors import UserError
+from rose_jax.experiment import check_needs
 from rose_jax.methods import METHODS, Row, resolve
 from rose_jax.run.identity import scoring_digest
 from rose_jax.runtime.workdir import difference
@@ -43,6 +45,7 @@ def test_mistyped_names(name, hint):
         (dict(error="stage"), "config.metric.error"),
         (dict(shrinkage="oas"), "config.metric.shrinkage"),
         (dict(ridge=-0.1), "config.metric.ridge is -0.1"),
+        (dict(queue_ridge=-0.1), "config.metric.queue_ridge is -0.1"),
         (dict(ridge=float("nan")), "config.metric.ridge is nan"),
         (dict(per_class_weight=1.5), "config.metric.per_class_weight is 1.5"),
         (dict(per_class_weight=0.1, source="newest"), "needs config.metric.source evolved"),
@@ -86,3 +89,13 @@ def as_dict(config):
 )
 def test_the_metric_is_refreshed_at_borders_of_updates(rows, refresh, granularity, size):
     assert part_size(rows, refresh, granularity) == size
+
+
+@pytest.mark.parametrize("name", ["base_whitened", "projector_whitened", "gd_whitened"])
+def test_the_queue_s_metric_asks_for_a_queue(name):
+    config = Config()
+    config.metric.source = "queue"
+    parts = make_parts(validate(config), None, 10, (1, 1, 3))
+    with pytest.raises(UserError, match=f"{name}.*needs a queue.*rose, gd_queue.*metric.source=evolved"):
+        check_needs(resolve([name]), parts)
+    check_needs(resolve(["rose_whitened", "gd_queue_whitened"]), parts)

@@ -168,6 +168,36 @@ def test_other_rows_are_the_evolver_s_to_the_bit(name, one_device):
     np.testing.assert_array_equal(second.memory.mean, evolver.prototypes(state))
 
 
+@pytest.mark.parametrize("name", ["rose_whitened", "gd_queue_whitened"])
+def test_the_queue_s_own_metric(name, pseudo_log, one_device):
+    """s_c = z G^-1 p_c / sqrt(p_c G^-1 p_c) over three stages, and not a look at D_t."""
+    scorer, outcome = make(name, one_device, source="queue", queue_ridge=0.01), None
+    for stage in range(STAGES):
+        view, old = Blind(stage), outcome.memory.mean if outcome else None
+        outcome = scorer.score(view)
+        jax.effects_barrier()
+        if not stage:
+            np.testing.assert_array_equal(outcome.params["transform"], np.eye(oracle.D))
+            continue
+        w = view.snapshots[stage].projector.astype(float)
+        new = list(pseudo_log[-1] @ w)
+        lam = 0.01 * np.square(new).sum() / oracle.D
+        q_old, memory = list(pseudo_log[-1]), view.snapshots[stage].memory
+        moves = outcome.memory.origin < stage
+        scores = []
+        for a, b in zip(view.stream[stage - 1].astype(float), view.stream[stage].astype(float), strict=True):
+            q_old, new = [*q_old[1:], a], [*new[1:], b]
+            inverse = np.linalg.inv(np.transpose(new) @ new + lam * np.eye(oracle.D))
+            w = np.linalg.lstsq(np.array(q_old), np.array(new), rcond=None)[0]
+            table = np.where(moves[:, None], old.astype(float) @ w, memory.mean)
+            lengths = np.sqrt(np.maximum(np.einsum("cd,de,ce->c", table, inverse, table), 1e-30))
+            scores.append(np.where(outcome.memory.origin >= 0, table @ inverse @ b / lengths, -np.inf))
+        if name == "rose_whitened":  # gradient descent moves them elsewhere
+            agree(outcome.predictions, np.array(scores))
+        metric = outcome.params["transform"] @ outcome.params["transform"].T
+        np.testing.assert_allclose(metric / metric.max(), inverse / metric.max(), atol=2e-4)
+
+
 class OneImage(View):
     """Classes of a single image, of fewer than there are dimensions, and channels that are dead."""
 
@@ -181,6 +211,7 @@ class OneImage(View):
     ("name", "options"),
     [
         ("rose_whitened", dict(ridge=0.0)),
+        ("rose_whitened", dict(source="queue")),
         ("rose_whitened", dict(kind="lda", source="newest", shrinkage="ledoit_wolf", refresh=16)),
         ("projector_whitened", dict(ridge=0.0)),
         ("projector_whitened", dict(shrinkage="ledoit_wolf")),

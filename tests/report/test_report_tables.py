@@ -213,3 +213,42 @@ def test_keys_that_change_no_number_do_not_part_seeds(make_run):
     runs = [make_run("a", seed=0, note="one"), make_run("b", seed=1, note="two")]
     (runs[1] / "config.json").write_text(json.dumps({"seed": 1, "model": {"width": 16}, "methods": ["rose"]}))
     assert len(grouped(*runs)) == 1
+
+
+def test_what_went_wrong_in_a_stream_stands_below_the_table(make_run, no_drawing):
+    def change(results):
+        results["scores"]["rose"]["counts"] = {
+            "images": 90,
+            "broken_steps": 12,
+            "bad_rows": 0,
+            "ill_posed_steps": 3,
+        }
+        results["scores"]["gd"]["counts"] = {"images": 90, "broken_steps": 0}
+
+    one, two = make_run("one", change=change), make_run("two", seed=1)
+    says = "12 updates were not finite and kept the previous prototypes; 3 updates left some direction to the projector"
+    text = report.write(one).text
+    assert f"\nrose: {says}" in text
+    assert "gd: " not in text
+    for name in ("report.md", "report.html"):
+        assert f"rose: {says}" in (one / name).read_text()
+    assert f"\nrose, seed 0: {says}" in tables.text(tables.methods(grouped(one, two)[0]))
+
+
+def test_a_place_that_cannot_be_written(make_run, tmp_path, capsys, monkeypatch):
+    run, file = make_run(), tmp_path / "file"
+    file.write_text("")
+    for out in (file, file / "folder"):
+        assert main([str(run), "--out", str(out)]) == 2
+        assert capsys.readouterr().err == f"--out: {file} is a file, not a folder. Give another place.\n"
+
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("rose_jax.runtime.files.tempfile.TemporaryFile", refuse)
+    assert main([str(run), "--out", str(tmp_path / "new")]) == 2
+    assert (
+        capsys.readouterr().err == f"--out: cannot write to {tmp_path} (Permission denied). Give another place.\n"
+    )
+    assert not (tmp_path / "new").exists()
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "results.json"]

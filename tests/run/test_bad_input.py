@@ -104,7 +104,7 @@ def test_a_non_finite_term_stops_with_its_step_and_name():
     window.add(41, {"ce": jax.numpy.float32(1), "kd": jax.numpy.float32(2)})
     window.add(42, {"ce": jax.numpy.float32(1), "kd": jax.numpy.float32(np.nan)})
     with pytest.raises(
-        UserError, match="kd not finite at or just before step 42 of task 3.*snapshots of earlier tasks are kept"
+        UserError, match="kd not finite at or just before step 42 of task 4.*snapshots of earlier tasks are kept"
     ):
         window.close(3)
 
@@ -113,7 +113,7 @@ def test_a_run_that_diverges_keeps_the_earlier_snapshot(tmp_path):
     config = tiny_run.get_config()
     config.train.later.lr = float("inf")
     config.methods = ("base",)
-    with pytest.raises(UserError, match="not finite at or just before step .* of task 1"):
+    with pytest.raises(UserError, match="not finite at or just before step .* of task 2"):
         experiment.run(config, tmp_path, layout=Layout(jax.devices()[:1]))
     kept = {path.name for path in (tmp_path / "checkpoints" / "base").iterdir()}
     assert {"stage_000", "stage_000.manifest.json"} <= kept

@@ -133,7 +133,6 @@ def test_fetch_logs_stop_and_delete():
         (("setup", *VM, "--data", "no/such"), "--data 'no/such' is not a folder"),
         (("setup", *VM, "--nfs", "share"), "does not look like HOST:/SHARE"),
         (("run", *VM), "nothing to run"),
-        (("fetch", *VM), "--run is missing"),
         (("fetch", *VM, "--run", "runs/x"), "without slashes"),
     ],
 )
@@ -218,6 +217,33 @@ def test_fetched_results_lie_in_runs_without_the_checkpoints(vm, tmp_path):
     (run / "results.json").write_text("{}")
     assert tpu_vm("fetch", *VM, "--run", "x_seed0").returncode == 0
     assert [path.name for path in (tmp_path / "runs" / "x_seed0").iterdir()] == ["results.json"]
+
+
+def test_fetch_finds_the_run_that_was_started_last(vm, tmp_path):
+    home, tpu_vm = vm
+    for age, run in enumerate(("b_evolution.alpha=0.02_seed0", "a_seed0", "c_seed0")):
+        config = home / "rose_jax" / "runs" / run / "config.json"
+        config.parent.mkdir(parents=True)
+        config.write_text("{}")
+        os.utime(config, (1000 - age, 1000 - age))
+    (home / "rose_jax" / "runs" / "not a run").mkdir()
+    result = tpu_vm("fetch", *VM)
+    assert result.returncode == 0, result.stderr
+    assert "fetching rose_jax/runs/b_evolution.alpha=0.02_seed0" in result.stdout
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["b_evolution.alpha=0.02_seed0"]
+    elsewhere = home / "my share"
+    (elsewhere / "x").mkdir(parents=True)
+    (elsewhere / "x" / "config.json").write_text("{}")
+    assert tpu_vm("fetch", *VM, "--from", str(elsewhere)).returncode == 0
+    assert (tmp_path / "runs" / "x" / "config.json").exists()
+
+
+def test_fetch_where_there_is_no_run(vm):
+    _, tpu_vm = vm
+    result = tpu_vm("fetch", *VM)
+    assert result.returncode != 0
+    assert "error: no run in rose_jax/runs: run something first, or give --from" in result.stderr
+    assert "scp" not in result.stdout
 
 
 def test_a_command_that_fails_ends_the_script(vm):

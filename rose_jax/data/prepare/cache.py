@@ -45,12 +45,18 @@ def cached_arrays(folder: Path, fingerprint: str, make: Callable[[Path], None]) 
 
 
 def fingerprint(builder_dir: Path) -> str:
-    """Changes whenever the prepared records change: names, sizes and times of the files in their folder."""
+    """Changes whenever the prepared records change, and not when they are copied to another machine.
+
+    Names and sizes of the files in their folder, their times in whole seconds (tar and scp keep no fractions), and what
+    is in the small ones: TFDS writes down there what the records are.
+    """
     digest = hashlib.sha256()
     for path in sorted(builder_dir.iterdir()):
         if path.is_file():
             stat = path.stat()
-            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+            digest.update(f"{path.name} {stat.st_size} {int(stat.st_mtime)}\n".encode())
+            if path.suffix == ".json":
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -59,23 +65,28 @@ def write_decoded(
     split: str,
     records: Any,
     image_size: int,
+    again: str,
     crop: Callable[[Image.Image, int], np.ndarray] | None = None,
 ) -> None:
     """Records {image: file, label: id} -> SPLIT_images.npy uint8 [n, S, S, 3], SPLIT_labels.npy int32 [n].
 
-    crop: makes an image of S pixels a side of any; without it, all must be so.
+    again: what to do if an image is not what it should be. crop: makes an image of S pixels a side of any; without it,
+    all must be so.
     """
     shape = (len(records), image_size, image_size, 3)
     images = np.lib.format.open_memmap(folder / f"{split}_images.npy", "w+", np.uint8, shape)
     labels = np.empty(len(records), np.int32)
     for i in _progress(records, f"decoding {split}"):
         record = records[i]
-        opened = open_rgb(record["image"], record_name(record, i))
+        try:
+            opened = open_rgb(record["image"], record_name(record, i))
+        except UserError as error:
+            raise UserError(f"{error}\n{again}") from error
         image = crop(opened, image_size) if crop else np.asarray(opened)
         if image.shape != shape[1:]:
             raise UserError(
                 f"Image {record_name(record, i)} of {split} is {image.shape[1]}x{image.shape[0]} pixels, "
-                f"expected {image_size}x{image_size}. Prepare the dataset again from an unaltered copy."
+                f"expected {image_size}x{image_size}. {again}"
             )
         images[i], labels[i] = image, record["label"]
     images.flush()

@@ -17,7 +17,8 @@ from rose_jax.data.prepare import cifar100, folder, imagenet100, npz, tiny
 from rose_jax.data.prepare.base import VERSION, Contents, RawSet, incompleteness, write
 from rose_jax.data.prepare.download import download, md5_of
 from rose_jax.data.records import DATA_DIR_VARIABLE, DEFAULT_DATA_DIR, data_folder
-from rose_jax.errors import UserError, unknown
+from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError, unknown
+from rose_jax.runtime.files import check_folder
 
 SETS = {
     "cifar100": RawSet(
@@ -55,6 +56,7 @@ def prepare(
     if prepared is not None and not overwrite:
         dataset = sources.load(name, str(root), class_list=class_list)
         return f"{prepared} is prepared already ({_counts(dataset)}); --overwrite generates it again."
+    check_folder("--data_dir", root)
     path = Path(source).expanduser() if source else _fetch(name, raw, root)
     start = time.monotonic()
     md5 = md5_of(path) if path.is_file() else None
@@ -144,9 +146,14 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(
+            f"error: {error}. No incomplete dataset is left; solve that and run the same command.", file=sys.stderr
+        )
+        return 2
     except KeyboardInterrupt:
         print("\nInterrupted; no incomplete dataset is left. Run the same command again.", file=sys.stderr)
-        return 130
+        return INTERRUPTED_EXIT_CODE
     return 0
 
 

@@ -26,11 +26,17 @@ def read_class_list(path: str | Path | None = None) -> tuple[str, ...]:
     path = Path(path).expanduser() if path else DEFAULT_LIST
     if not path.is_file():
         raise UserError(f"Class list {path} does not exist. It should hold one wnid (like n01440764) a line.")
-    wnids = [line.split("#")[0].strip() for line in path.read_text().splitlines()]
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"Class list {path} cannot be read as text ({error}). It should hold one wnid (like n01440764) a line."
+        ) from None
+    wnids = [line.split("#")[0].strip() for line in text.splitlines()]
     wnids = [wnid for wnid in wnids if wnid]
     repeated = sorted({wnid for wnid in wnids if wnids.count(wnid) > 1})
     if repeated:
-        raise UserError(f"Class list {path} names {', '.join(repeated[:5])} more than once.")
+        raise UserError(f"Class list {path} names {', '.join(repeated[:5])} more than once. Name each class once.")
     if len(wnids) != 100:
         raise UserError(f"Class list {path} names {len(wnids)} classes, expected 100.")
     return tuple(sorted(wnids))

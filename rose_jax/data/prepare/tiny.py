@@ -16,6 +16,7 @@ from rose_jax.data.prepare.archives import Files, open_files
 from rose_jax.data.prepare.base import Contents, SplitContents
 from rose_jax.errors import UserError
 
+_SIDE = 64  # pixels
 _ANNOTATIONS = "val/val_annotations.txt"
 _TRAIN_IMAGE = re.compile(r"train/(n\d+)/images/[^/]+\.JPEG")
 
@@ -23,7 +24,12 @@ _TRAIN_IMAGE = re.compile(r"train/(n\d+)/images/[^/]+\.JPEG")
 @contextlib.contextmanager
 def open_contents(source: str | Path, class_list: str | None) -> Iterator[Contents]:
     with open_files(source, "wnids.txt") as files:
-        class_names = tuple(sorted(files.read("wnids.txt").decode().split()))
+        class_names = tuple(sorted(_text(files, "wnids.txt").split()))
+        repeated = sorted({wnid for wnid in class_names if class_names.count(wnid) > 1})
+        if repeated:
+            raise UserError(
+                f"{files.where('wnids.txt')} names {', '.join(repeated[:5])} more than once. Fetch the dataset again."
+            )
         train = {name: match[1] for name in files.names() if (match := _TRAIN_IMAGE.fullmatch(name))}
         splits = {
             "train": _split(files, train, class_names, "the folders of train/"),
@@ -35,7 +41,7 @@ def open_contents(source: str | Path, class_list: str | None) -> Iterator[Conten
 def _validation(files: Files) -> dict[str, str]:
     """Image name -> wnid. Lines are: file name, wnid, and four numbers of a box, between tabs."""
     wnids = {}
-    for number, line in enumerate(files.read(_ANNOTATIONS).decode().splitlines(), 1):
+    for number, line in enumerate(_text(files, _ANNOTATIONS).splitlines(), 1):
         fields = line.split("\t")
         if len(fields) < 2:
             raise UserError(
@@ -55,4 +61,15 @@ def _split(files: Files, wnids: dict[str, str], class_names: tuple[str, ...], or
         )
     names = list(wnids)
     labels = np.array([label_of[wnid] for wnid in wnids.values()], np.int32)
-    return SplitContents(names, labels, lambda i: checked_image(files.read(names[i]), files.where(names[i])))
+    return SplitContents(
+        names, labels, lambda i: checked_image(files.read(names[i]), files.where(names[i]), side=_SIDE)
+    )
+
+
+def _text(files: Files, name: str) -> str:
+    try:
+        return files.read(name).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{files.where(name)} is not a text file ({error.reason} at byte {error.start}). Fetch the dataset again."
+        ) from None

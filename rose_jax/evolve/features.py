@@ -15,12 +15,18 @@ import numpy as np
 from jax import Array
 
 from rose_jax.errors import UserError
-from rose_jax.evolution.core import Evolver, State, padded_calls, predict, ridge_for
+from rose_jax.evolution.core import Evolver, padded_calls, predict, ridge_for
 from rose_jax.evolution.rose import rose
 from rose_jax.evolution.threads import wait_with_one_blas_thread
+from rose_jax.evolve import metrics
+from rose_jax.evolve.inputs import finite, float32, matrix, same_images, square
+from rose_jax.testtime.evolution import Evolving, adaptation_of
+from rose_jax.types import Adaptation, ClassMemory, Start, StreamBatch
 
 _log = logging.getLogger(__name__)
 _IMAGES_PER_CALL = 2048  # longer streams are cut into calls of one size, which share one executable
+
+State = Evolving  # a pytree of arrays; `Evolution` has functions that read it
 
 
 class EvolvedFeatures(NamedTuple):
@@ -30,10 +36,19 @@ class EvolvedFeatures(NamedTuple):
     prototypes: np.ndarray  # float32 [C, d], the old ones moved by the map at the end of the stream
     counts: dict[str, int]  # images, bad_rows, broken_steps, ill_posed_steps (see `Counts`)
     notes: tuple[str, ...]  # for a log, e.g. a raised ridge
+    covariance: np.ndarray | None = None  # [d, d], metric="evolved": `old_covariance` of the next task's call
 
 
 def evolve_features(
-    z_old: Any, z_new: Any, old_prototypes: Any, new_prototypes: Any, projector: Any = None, **options: Any
+    z_old: Any,
+    z_new: Any,
+    old_prototypes: Any,
+    new_prototypes: Any,
+    projector: Any = None,
+    *,
+    old_covariance: Any = None,
+    new_covariance: Any = None,
+    **options: Any,
 ) -> EvolvedFeatures:
     """Classify a stream of images while their features move the old prototypes (Alg. 2).
 
@@ -42,12 +57,26 @@ def evolve_features(
         means of the new classes under the new encoder. Row vectors: z_new ≈ z_old @ W.
     projector [d, d]: the drift map trained with the new encoder, where W starts; None is the identity.
     options: the fields of `Evolution`. With evolve_every = k only every k-th row of z_old is read.
+        metric="queue" compares in the queue's own metric instead of by the paper's cosine and asks for nothing more:
+        recommended (docs/evolved_metric.md).
+    old_covariance, new_covariance [d, d]: for metric="evolved", the mean within-class covariance of the old classes
+        under the old encoder and of the new ones under the new encoder (`within_class_covariance`).
+
+    Any real arrays do: NumPy, jax, lists, and torch tensors on the CPU without a gradient (x.detach().cpu()).
+
+    Several tasks are chained by what the calls return. After task t the prototypes of all classes so far are
+    `out.prototypes`: "unmoved" for task t + 1 means as this call left them, not as they were first measured.
+
+        out = evolve_features(z1, z2, means_of_task_1, means_of_task_2)
+        out = evolve_features(z2, z3, out.prototypes, means_of_task_3)      # and old_covariance=out.covariance
     """
     evolution = Evolution(**options)
-    dim = _matrix("old_prototypes", old_prototypes, "[old classes, d]").shape[1]
-    z_old, z_new = _matrix("z_old", z_old, "[n, d]", dim), _matrix("z_new", z_new, "[n, d]", dim)
-    _same_images(z_old, z_new)
-    state = evolution.init(old_prototypes, new_prototypes, projector)
+    dim = matrix("old_prototypes", old_prototypes, "[old classes, d]").shape[1]
+    z_old, z_new = matrix("z_old", z_old, "[n, d]", dim), matrix("z_new", z_new, "[n, d]", dim)
+    same_images(z_old, z_new)
+    state = evolution.init(
+        old_prototypes, new_prototypes, projector, old_covariance=old_covariance, new_covariance=new_covariance
+    )
     images = z_new.shape[0]
     group = evolution.granularity
     unit = group * -(-evolution.block // group)  # whole groups, whole blocks
@@ -59,11 +88,13 @@ def evolve_features(
     for (start, old, valid), (_, new, _) in zip(*both, strict=True):
         state, labels = evolution.step(state, old, new, valid)
         predictions[start : start + size] = np.asarray(labels)[valid]
+    covariance = evolution.covariance(state)
     return EvolvedFeatures(
         predictions,
         np.asarray(evolution.prototypes(state)),
-        {name: int(count) for name, count in state.counts._asdict().items()},
+        evolution.counts(state),
         evolution.notes(dim),
+        None if covariance is None else np.asarray(covariance),
     )
 
 
@@ -85,60 +116,87 @@ class Evolution:
     ridge: float | None = None  # ρ of λ = ρ·tr(G₀)/d; None chooses (see `ridge_for`)
     evolve_every: int = 1  # every k-th image enters the queue, all are classified; 1 is the paper
     block: int = 64  # images per factorisation, a matter of speed alone
+    metric: str | None = None  # None: the paper's cosine; "queue": the queue's own; "evolved": by covariances
+    metric_ridge: float | None = None  # ρ of the metric; None chooses
 
     def __post_init__(self) -> None:
+        for name in ("capacity", "seed", "granularity", "evolve_every", "block"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise UserError(f"{name} must be a whole number, not {value!r}.")
         if self.evolve_every < 1:
             raise UserError(f"evolve_every must be at least 1, not {self.evolve_every}.")
-        if not (np.isfinite(self.alpha) and self.alpha >= 0):
-            raise UserError(f"alpha must be a finite number and not negative, not {self.alpha}.")
+        for name, value in (("alpha", self.alpha), ("ridge", 0.0 if self.ridge is None else self.ridge)):
+            number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+            if not (number and np.isfinite(value) and value >= 0):
+                raise UserError(f"{name} must be a finite number and not negative, not {value!r}.")
         self._evolver()  # checks the rest
+        metrics.check(self.metric, self.metric_ridge)
 
-    def init(self, old_prototypes: Any, new_prototypes: Any, projector: Any = None) -> State:
+    def init(
+        self,
+        old_prototypes: Any,
+        new_prototypes: Any,
+        projector: Any = None,
+        *,
+        old_covariance: Any = None,
+        new_covariance: Any = None,
+    ) -> State:
         """The state before the first image; shapes as in `evolve_features`."""
-        old = _float32(_matrix("old_prototypes", old_prototypes, "[old classes, d]"))
+        old = float32(matrix("old_prototypes", old_prototypes, "[old classes, d]"))
         if 0 in old.shape:
             raise UserError(
                 f"old_prototypes is empty: shape {old.shape}, expected [old classes, d] with at least one class. "
                 "Without old classes no prototype can move."
             )
         dim = old.shape[1]
-        new = _float32(_matrix("new_prototypes", new_prototypes, "[new classes, d]", dim))
-        if projector is None:
-            start = np.eye(dim, dtype=np.float32)
-        else:
-            start = _float32(_matrix("projector", projector, "[d, d]", dim))
-            if start.shape != (dim, dim):
-                raise UserError(f"projector has shape {start.shape}, expected [d, d] = {(dim, dim)}.")
-        for name, array in (("old_prototypes", old), ("new_prototypes", new), ("projector", start)):
-            if not isinstance(array, jax.core.Tracer) and not np.isfinite(array).all():
-                raise UserError(f"{name} holds NaN or Inf; every entry of {array.shape} must be finite.")
+        new = float32(matrix("new_prototypes", new_prototypes, "[new classes, d]", dim))
+        start = np.eye(dim, dtype=np.float32) if projector is None else square("projector", projector, dim)
+        for name, array in (("old_prototypes", old), ("new_prototypes", new)):
+            finite(name, array)
         self._warn_if_noise_dominates(old)
         for note in self.notes(dim):
             _log.warning(note)
-        moves = np.arange(len(old) + len(new)) < len(old)
+        params = metrics.params(
+            self.metric, self.metric_ridge, old_covariance, new_covariance, dim, (len(old), len(new))
+        )
+        origin = np.r_[np.zeros(len(old), np.int32), np.ones(len(new), np.int32)]  # task 0 is old, task 1 is new
         table = jnp.concatenate([jnp.asarray(old), jnp.asarray(new)])
-        return _init(self, table, moves, start)
+        return wait_with_one_blas_thread(_init, self, table, origin, start, params)
 
     def step(self, state: State, z_old: Any, z_new: Any, valid: Any = None) -> tuple[State, Array]:
         """Update W with n images and label them: state, int32 [n] (-1 for a row with NaN or Inf).
 
         `valid` bool [n] is False for padding; a loop that pads its last call compiles only once.
         """
-        dim = state.prototypes.shape[1]
-        z_old, z_new = _matrix("z_old", z_old, "[n, d]", dim), _matrix("z_new", z_new, "[n, d]", dim)
-        _same_images(z_old, z_new)
+        dim = state.memory.mean.shape[1]
+        z_old, z_new = matrix("z_old", z_old, "[n, d]", dim), matrix("z_new", z_new, "[n, d]", dim)
+        same_images(z_old, z_new)
         valid = np.ones(z_new.shape[0], bool) if valid is None else valid
-        if valid.shape != (z_new.shape[0],):
-            raise UserError(f"valid has shape {valid.shape}, expected [n] = {(z_new.shape[0],)}.")
-        return wait_with_one_blas_thread(_step, self, state, _float32(z_old), _float32(z_new), valid)
+        valid = valid if isinstance(valid, Array) else np.asarray(valid)
+        if valid.shape != (z_new.shape[0],) or valid.dtype != bool:
+            raise UserError(
+                f"valid has shape {valid.shape} and type {valid.dtype}, expected bool [n] = {(z_new.shape[0],)}."
+            )
+        return wait_with_one_blas_thread(_step, self, state, float32(z_old), float32(z_new), valid)
 
     def prototypes(self, state: State) -> Array:
         """All prototypes now, [old + new classes, d]: the old ones moved, the new ones as they were given."""
-        return self._evolver().prototypes(state)
+        return self._evolver().prototypes(state.evolver)
 
     def drift_map(self, state: State) -> Array:
         """The current W [d, d]."""
-        return self._evolver().map(state)
+        return self._evolver().map(state.evolver)
+
+    def counts(self, state: State) -> dict[str, int]:
+        """images, bad_rows, broken_steps and ill_posed_steps so far."""
+        return self._adaptation().counts(state)
+
+    def covariance(self, state: State) -> Array | None:
+        """metric="evolved": the mean within-class covariance [d, d] of all classes under the new encoder."""
+        if self.metric != "evolved":
+            return None
+        return wait_with_one_blas_thread(_finish, self, state)["covariance"]
 
     def notes(self, dim: int) -> tuple[str, ...]:
         """What a log or a table of results should say about these options at dimension d."""
@@ -147,6 +205,9 @@ class Evolution:
 
     def _evolver(self) -> Evolver:
         return rose(self.capacity, self.alpha, self.granularity, self.solver, self.ridge, self.block)
+
+    def _adaptation(self) -> Adaptation:
+        return adaptation_of(self._evolver(), self.granularity)
 
     def _warn_if_noise_dominates(self, old_prototypes: Any) -> None:
         if isinstance(old_prototypes, jax.core.Tracer):
@@ -162,47 +223,20 @@ class Evolution:
 
 
 @partial(jax.jit, static_argnums=0)
-def _init(options: Evolution, table: Array, moves: Array, projector: Array) -> State:
-    seen = jnp.ones(table.shape[0], bool)
-    return options._evolver().init(table, moves, seen, projector, jax.random.key(options.seed))
+def _init(options: Evolution, table: Array, origin: Array, projector: Array, params: dict[str, Any]) -> State:
+    start = Start(ClassMemory(table, origin), jnp.int32(1), projector, params, jax.random.key(options.seed))
+    return options._adaptation().init(start, metrics.classifier(options.metric, options.metric_ridge))
 
 
 @partial(jax.jit, static_argnums=0)
 def _step(options: Evolution, state: State, z_old: Array, z_new: Array, valid: Array) -> tuple[State, Array]:
-    position = state.counts.images + jnp.cumsum(valid, dtype=jnp.int32) - 1
-    enters = position % options.evolve_every == 0
-    state, scores = options._evolver().step(state, z_old, z_new, valid, enters)
+    position = state.evolver.counts.images + jnp.cumsum(valid, dtype=jnp.int32) - 1
+    batch = StreamBatch(jnp.asarray(valid), position % options.evolve_every == 0, z_old, z_new)
+    classifier = metrics.classifier(options.metric, options.metric_ridge)
+    state, scores = options._adaptation().step(state, batch, classifier)
     return state, predict(scores)
 
 
-def _matrix(name: str, array: Any, expected: str, dim: int | None = None) -> Any:
-    """The array, unchanged; an error if it is not a matrix of numbers with `dim` columns."""
-    if not isinstance(array, (np.ndarray, Array)):
-        try:
-            array = np.asarray(array)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{name} is not an array: {error}. Expected shape {expected}.") from error
-    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
-        raise UserError(f"{name} holds {array.dtype}, expected real numbers of shape {expected}.")
-    if array.ndim != 2:
-        raise UserError(f"{name} has shape {array.shape}, expected {expected}.")
-    if dim is not None and array.shape[1] != dim:
-        raise UserError(
-            f"{name} has shape {array.shape}, expected {expected} with d={dim}, the dimension of old_prototypes."
-        )
-    return array
-
-
-def _same_images(z_old: Any, z_new: Any) -> None:
-    if z_old.shape != z_new.shape:
-        raise UserError(
-            f"z_old has shape {z_old.shape} and z_new {z_new.shape}; expected the same [n, d], row i of both "
-            "from the same image."
-        )
-
-
-def _float32(array: Any) -> Any:
-    if isinstance(array, Array):
-        return array.astype(jnp.float32)
-    with np.errstate(over="ignore"):  # overflow becomes Inf, and such a row is counted as bad
-        return array.astype(np.float32)
+@partial(jax.jit, static_argnums=0)
+def _finish(options: Evolution, state: State) -> dict[str, Any]:
+    return options._adaptation().finish(state, metrics.classifier(options.metric, options.metric_ridge)).params

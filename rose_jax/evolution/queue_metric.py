@@ -1,0 +1,132 @@
+"""The queue's own metric: images and prototypes compared under the inverse Gram matrix of the queue's new features.
+
+    s_c = z G⁻¹ p_c / (√(z G⁻¹ z) √(p_c G⁻¹ p_c)),     G = Q'ᵀQ' + λI
+
+It needs no label, no stored covariance and no training image. G changes by one feature in and one out per image, as
+the solve's own Gram matrix does, so the same leading blocks of one LDLᵀ give the metric after every image.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from rose_jax.evolution.core import Metric, QueueMetric, matmul, score_table, transposed_matmul
+from rose_jax.evolution.linalg import half_solve, ldl, solve_unit_lower
+
+
+class NewGram(NamedTuple):
+    """G of the queue's new features."""
+
+    matrix: Array  # [d, d] Q'ᵀQ' + λI
+    lam: Array  # [] λ, fixed at stage start
+    peak: Array  # []: the largest trace since the matrix was last recomputed
+
+
+class Block(NamedTuple):
+    """A block of b images: what the solve found, and the new features that come and go."""
+
+    z: Array  # [b, d] z_new
+    stays: Array  # bool [b], whether z enters the queue
+    new_out: Array  # [b, d], zero where no pair leaves
+    moved: Array  # M [C, d], prototypes at the block's start
+    weights: Array  # β [2b, C] and
+    directions: Array  # F [2b, d]: after k events prototypes are M + Σ_{j ≤ k} β_j F_j
+    sees: Array  # [b, 2b], 1 where the event comes before the image's score
+
+
+def begin(new: Array, metric: QueueMetric) -> NewGram:
+    """Of a queue's new features [S, d] at stage start: λ = ρ·tr(Q'ᵀQ')/d."""
+    trace = jnp.sum(new**2)
+    lam = metric.ridge * trace / new.shape[1]
+    return rebuilt(new, NewGram(jnp.zeros(()), lam, trace))
+
+
+def rebuilt(new: Array, gram: NewGram) -> NewGram:
+    """Recomputed from the queue [S, d]."""
+    matrix = transposed_matmul(new, new)
+    return gram._replace(matrix=matrix + gram.lam * jnp.eye(len(matrix), dtype=new.dtype), peak=jnp.sum(new**2))
+
+
+def changed(matrix: Array, z: Array, stays: Array, new_out: Array) -> Array:
+    """G [d, d] after those of the rows z [n, d] that stay have come in, and others have left."""
+    new_in = jnp.where(stays[:, None], z, 0)
+    return matrix + transposed_matmul(jnp.concatenate([new_in, -new_out]), jnp.concatenate([new_in, new_out]))
+
+
+def fell(gram: NewGram) -> tuple[Array, Array]:
+    """Whether an outlier has left, so that rounding errors of its size remain; and the largest trace so far."""
+    trace = jnp.trace(gram.matrix)
+    return ~(4 * trace >= gram.peak), jnp.maximum(gram.peak, trace)
+
+
+def as_metric(matrix: Array) -> Metric:
+    """G as it is now: x -> x C⁻ᵀ with G = C Cᵀ. The plain cosine where G has no factor."""
+    dim = matrix.shape[0]
+    transform = half_solve(factor(matrix), jnp.eye(dim, dtype=matrix.dtype))
+    usable = jnp.isfinite(transform).all()
+    return Metric(jnp.zeros(dim, matrix.dtype), jnp.where(usable, transform, jnp.eye(dim, dtype=matrix.dtype)))
+
+
+def scores_now(matrix: Array, z: Array, table: Array, seen: Array, bad: Array) -> Array:
+    """Scores [n, C] of images [n, d] against prototypes [C, d], all in G as it is now."""
+    rows = jnp.concatenate([z, table])
+    half = half_solve(factor(matrix), rows)
+    half = jnp.where(jnp.isfinite(half).all(), half, rows)
+    return score_table(half[: len(z)], half[len(z) :], seen, bad)
+
+
+def block_scores(matrix: Array, block: Block) -> tuple[Array, Array]:
+    """Cosines [b, C] of each image after its own events, and whether G could be updated to that point, bool [b].
+
+    With G = C Cᵀ at the block's start, h(x) = C⁻¹x, U the features that come (s = +1) and go (-1), S + U G⁻¹ Uᵀ = L D Lᵀ
+    and g(x) = L⁻¹ U G⁻¹ x, the product of x and y in the metric after k events is
+    B_k(x, y) = h(x)·h(y) - Σ_{l ≤ k} g_l(x) g_l(y) / D_l.
+    """
+    images, events = block.sees.shape
+    rows = jnp.concatenate([block.z, block.new_out, block.directions, block.moved])
+    chol = factor(matrix)
+    factored = jnp.isfinite(chol[-1, -1])
+    half = half_solve(jnp.where(factored, chol, jnp.eye(len(chol))), rows)  # without a metric: the plain cosine
+    fixed = half[2 * images :]  # F over M
+    products = matmul(half[: 2 * images], half.T)  # of z and what leaves with all rows
+    along = matmul(half[2 * images : 2 * images + events], fixed.T)  # of F with F and M
+
+    def come_and_go(x: Array) -> Array:
+        """Rows of z where it stays, each before the one that leaves for it: [b, n] and [b, n] -> [2b, n]."""
+        return jnp.stack([jnp.where(block.stays[:, None], x[:images], 0), x[images:]], axis=1).reshape(events, -1)
+
+    signs = jnp.where(jnp.arange(events) % 2 == 0, 1, -1).astype(matrix.dtype)
+    lower, pivots = ldl(jnp.diag(signs) + come_and_go(come_and_go(products[:, : 2 * images]).T))
+    right = come_and_go(products)  # U G⁻¹ (z, what leaves, F, M)
+    within = solve_unit_lower(lower, jnp.concatenate([right[:, :images], right[:, 2 * images :]], axis=1))
+    usable = (pivots * signs > 0) & jnp.isfinite(within).all(axis=1) & factored
+    usable = jnp.cumsum(~usable) == 0  # from the first event that rounding breaks, G stays as it is
+    within = jnp.where(usable[:, None], within, 0)
+    inverse = jnp.where(usable, 1 / pivots, 0)
+    g_z, g_fixed = within[:, :images], within[:, images:]
+    g_directions, g_moved = g_fixed[:, :events], g_fixed[:, events:]
+    weights = block.weights
+
+    seen = block.sees * (g_z * inverse[:, None]).T  # g_l(z_i) / D_l of the events that image i sees
+    z_fixed = products[:images, 2 * images :] - matmul(seen, g_fixed)  # B_k(z_i, F_j) and B_k(z_i, M)
+    dots = z_fixed[:, events:] + matmul(block.sees * z_fixed[:, :events], weights)
+    own = jnp.diagonal(products)[:images] - jnp.sum(seen * g_z.T, axis=1)
+
+    # ‖p W_k‖² in the metric after k events, event by event: first G changes, then the prototype.
+    before = jnp.tril(g_directions.T * inverse[None, :])  # [k, l]: g_l(F_k) / D_l, l ≤ k
+    along = along - matmul(before, g_fixed)  # B_k(F_k, F_j) and B_k(F_k, M)
+    shrinks = inverse[:, None] * jnp.square(g_moved + matmul(jnp.tril(g_directions, -1), weights))
+    cross = along[:, events:] + matmul(jnp.tril(along[:, :events], -1), weights)
+    growth = weights * (2 * cross + weights * jnp.diagonal(along)[:, None]) - shrinks
+    squares = jnp.sum(fixed[events:] ** 2, axis=1)[None, :] + matmul(block.sees, growth)
+
+    norms = jnp.sqrt(jnp.maximum(own, 0))[:, None] * jnp.sqrt(jnp.maximum(squares, 0))
+    whole = matmul(block.sees, (~usable)[:, None].astype(dots.dtype))[:, 0] == 0
+    return dots / jnp.maximum(norms, jnp.finfo(dots.dtype).tiny), whole
+
+
+def factor(matrix: Array) -> Array:
+    """The lower Cholesky factor; NaN where the matrix is not positive definite."""
+    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
