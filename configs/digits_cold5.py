@@ -28,5 +28,7 @@ def get_config(arg: str = "") -> Config:
     config.ldc.epochs, config.ldc.lr = 40, 5e-3  # an epoch has 5 steps, and it starts from a random matrix
     config.dpcr.gamma = 60.0  # 200 in proportion to the images of a class: 145 instead of CIFAR-100's 500
     config.evolution.capacity = 300
+    config.testtime.batch_size = 40  # of 360 test images in all: 200 would be two steps
+    config.ttt.augment = "shift"  # a mirrored digit is no digit
     config.test.batches_per_call = 1
     return config

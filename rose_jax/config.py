@@ -333,6 +333,86 @@ class EvaluationOptions:
 @dataclass
 class AdaptationOptions:
     batch_size: int = option(200, "images that a test-time method sees at once, over all devices", at_least=1)
+    logits: str = choice(
+        ("prototypes", "head"), "what entropies are of; prototypes: s cos(z, p_c), s fitted on D_t"
+    )
+    largest_scale: float = option(100.0, "the largest s that the fit may find", at_least=1)
+    order: str = choice(("official", "before", "after"), "a batch is predicted before or after the step on it")
+    persist: bool = option(False, "what a stream has changed goes on to the next stage; False: reset")
+
+
+@dataclass
+class RotationOptions:
+    """Objective base_rotation: TTT's head, trained along with the encoder."""
+
+    weight: float = option(1.0, "of its cross-entropy", at_least=0)
+    turns: str = choice(("all", "random"), "rotations of an image that are trained on; random: one of four")
+
+
+@dataclass
+class SimCLROptions:
+    """Objective base_simclr: TTT++'s head, trained along with the encoder."""
+
+    weight: float = option(0.4, "of its loss; TTT++ has 0.1 x 7.1 beside 0.9 x two cross-entropies", at_least=0)
+    temperature: float = option(0.5, "of the contrast, also at test time", above=0)
+    hidden: int = option(0, "units of the hidden layer; 0: as many as features", at_least=0)
+    out: int = option(128, "outputs of the head", at_least=1)
+
+
+@dataclass
+class TentOptions:
+    optimizer: str = choice(("adam", "sgd"), "of the norms' scales and biases")
+    lr: float = option(1e-3, "its learning rate", at_least=0)
+    momentum: float = option(0.9, "of sgd", at_least=0, below=1)
+
+
+@dataclass
+class EataOptions:
+    optimizer: str = choice(("adam", "sgd"), "of the norms' scales and biases")
+    lr: float = option(1e-3, "its learning rate", at_least=0)
+    momentum: float = option(0.9, "of sgd", at_least=0, below=1)
+    entropy_share: float = option(0.4, "images below this x ln(seen classes) are reliable", at_least=0)
+    margin: str = choice(("classes", "fixed"), "epsilon: 1.3 / sqrt(seen classes), or the next option")
+    epsilon: float = option(
+        0.05, "margin fixed: images this near to the mean prediction are redundant", at_least=0
+    )
+    fisher_weight: float = option(1.0, "beta; belongs to fisher_batch, ImageNet's 2000 to 64", at_least=0)
+    fisher_images: int = option(2000, "of D_t, that the Fisher information is of", at_least=1)
+    fisher_batch: int = option(200, "images whose mean gradient is squared", at_least=1)
+
+
+@dataclass
+class CottaOptions:
+    optimizer: str = choice(("adam", "sgd"), "of all weights")
+    lr: float = option(1e-3, "its learning rate", at_least=0)
+    momentum: float = option(0.9, "of sgd", at_least=0, below=1)
+    augmentations: int = option(32, "N, over which the teacher's logits are averaged", at_least=1)
+    teacher: float = option(0.999, "how much of itself the teacher keeps in a step", at_least=0, at_most=1)
+    restore: float = option(0.01, "probability that a weight returns to its trained value", at_least=0, at_most=1)
+    threshold: str = choice(("source", "fixed"), "of augmenting; source: 5 % quantile of confidence on D_t - 0.05")
+    confidence: float = option(0.72, "threshold fixed: augment below this mean confidence", at_least=0, at_most=1)
+    loss: str = choice(("student", "symmetric"), "symmetric: half of it with the roles exchanged, as for ImageNet")
+
+
+@dataclass
+class TTTOptions:
+    lr: float = option(1e-3, "of plain SGD", at_least=0)
+    turns: str = choice(("random", "all"), "rotations of an image in a step; all: four times the cost")
+    augment: str = choice(("crop_flip", *(a for a in AUGMENTATIONS if a != "crop_flip")), "of images to be turned")
+    train_branch: bool = option(True, "the rotation branch learns as well; False: the trunk alone")
+
+
+@dataclass
+class TTTPlusOptions:
+    """Row ttt++, CIFAR-100's values of its authors."""
+
+    lr: float = option(1e-4, "of SGD", at_least=0)
+    momentum: float = option(0.9, "of SGD", at_least=0, below=1)
+    feature_weight: float = option(5.0, "of aligning features, in units of the noise on D_t", at_least=0)
+    head_weight: float = option(20.0, "of aligning the head's outputs, likewise", at_least=0)
+    queue_size: int = option(2048, "images, the batch included, that moments are estimated on", at_least=1)
+    partial_queue: bool = option(True, "read it before it is full; False: as in the code")
+    moments: str = choice(("all_tasks", "newest"), "aligned to; all_tasks: earlier ones' too, transported")
 
 
 @dataclass
@@ -369,6 +449,13 @@ class Config:
     il2a: IL2AOptions = section(IL2AOptions, "row il2a")
     test: EvaluationOptions = section(EvaluationOptions, "how the test stream is scored")
     testtime: AdaptationOptions = section(AdaptationOptions, "test-time methods that read images")
+    rotation: RotationOptions = section(RotationOptions, "the rotation head that row ttt needs")
+    simclr: SimCLROptions = section(SimCLROptions, "the SimCLR head that row ttt++ needs")
+    tent: TentOptions = section(TentOptions, "row tent")
+    eata: EataOptions = section(EataOptions, "row eata")
+    cotta: CottaOptions = section(CottaOptions, "row cotta")
+    ttt: TTTOptions = section(TTTOptions, "row ttt")
+    ttt_plus: TTTPlusOptions = section(TTTPlusOptions, "row ttt++")
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

@@ -95,6 +95,7 @@ def preset(config: Config, arg: str) -> Config:
         return config
     config.preset = arg
     config.model.width = 8 if arg == "smoke" else 16
+    config.rotation.turns = "random"  # base_rotation: one rotation of an image costs a quarter of all four
     if config.data.augment == "autoaugment":
         config.data.augment = "standard"
     if arg == "thin":

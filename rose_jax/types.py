@@ -38,12 +38,27 @@ class EncoderApply(Protocol):
         """
 
 
+class ApplyTail(Protocol):
+    def __call__(
+        self, variables: PyTree, layer3: jax.Array, *, norm: str = "running", mask: jax.Array | None = None
+    ) -> tuple[jax.Array, PyTree]:
+        """layer3: [n, h', w', c], as `EncoderApply` returns it. Returns features [n, d] and batch_stats."""
+
+
+class Tail(NamedTuple):
+    """What follows layer3. An auxiliary branch is a second one, with variables of its own."""
+
+    layers: tuple[str, ...]  # their names at the top of params and of batch_stats
+    apply: ApplyTail
+
+
 class Encoder(NamedTuple):
     """An encoder as two pure functions; a frozen teacher is just another variables tree."""
 
     init: EncoderInit
     apply: EncoderApply
     feature_dim: int
+    tail: Tail | None = None
 
 
 class Augment(Protocol):
@@ -135,9 +150,12 @@ class StageView(Protocol):
         """To be called now and then in anything long that reads no batches; it may raise."""
 
     def train_batches(
-        self, key: Key, epochs: int, transform: Augment | None = None
+        self, key: Key, epochs: int, transform: Augment | None = None, batch_size: int | None = None
     ) -> Iterator[tuple[Array, Array, Array]]:
-        """Images [n, h, w, 3] of D_t after `transform` (the setting's unless told), labels [n] and mask [n]."""
+        """Images [n, h, w, 3] of D_t after `transform` (the setting's unless told), labels [n] and mask [n].
+
+        batch_size: the objective's unless told; n is the next number that the devices divide.
+        """
 
     def encode(self, variables: PyTree, images: Array) -> Array:
         """Features [n, d] of images as `train_batches` gives them, under running statistics."""
@@ -331,8 +349,8 @@ class End(NamedTuple):
 
 
 class FitAdaptation(Protocol):
-    def __call__(self, view: StageView, key: Key) -> PyTree:
-        """What the method measures on D_t before the stream."""
+    def __call__(self, view: StageView, memory: ClassMemory, key: Key) -> PyTree:
+        """What the method measures on D_t before the stream; memory: the prototypes that it begins with."""
 
 
 class InitAdaptation(Protocol):
@@ -352,6 +370,11 @@ class FinishAdaptation(Protocol):
 class CountEvents(Protocol):
     def __call__(self, state: PyTree) -> dict[str, Any]:
         """Plain numbers for results.json."""
+
+
+class TraceBatch(Protocol):
+    def __call__(self, state: PyTree) -> dict[str, Array]:
+        """Numbers [] of the batch that has just passed: what shows later how the stream went."""
 
 
 class BlankKept(Protocol):
@@ -374,7 +397,8 @@ class Adaptation(NamedTuple):
     step: AdaptationStep
     finish: FinishAdaptation
     counts: CountEvents = lambda state: {}
-    fit: FitAdaptation = lambda view, key: None
+    fit: FitAdaptation = lambda view, memory, key: None
+    trace: TraceBatch | None = None
     blank: BlankKept = lambda model: None
     needs: frozenset[str] = frozenset()  # parts of Snapshot.extra it cannot do without
     offers: frozenset[str] = frozenset()  # what a classifier may need: {"queue"}

@@ -54,14 +54,13 @@ class FakeStage:
     def pause(self):
         pass
 
-    def train_batches(self, key, epochs, transform=None):
-        for start in epochs * list(range(0, len(self.images), self.batch_size)):
-            rows = np.asarray(self.augment(self.images[start : start + self.batch_size]))
-            padding = np.full(
-                (self.batch_size - len(rows), *rows.shape[1:]), 99, rows.dtype
-            )  # must leave no trace
-            labels = np.resize(self.labels[start : start + self.batch_size], self.batch_size)
-            yield np.concatenate([rows, padding]), labels, np.arange(self.batch_size) < len(rows)
+    def train_batches(self, key, epochs, transform=None, batch_size=None):
+        size = batch_size or self.batch_size
+        for start in epochs * list(range(0, len(self.images), size)):
+            rows = np.asarray(self.augment(self.images[start : start + size]))
+            padding = np.full((size - len(rows), *rows.shape[1:]), 99, rows.dtype)  # must leave no trace
+            labels = np.resize(self.labels[start : start + size], size)
+            yield np.concatenate([rows, padding]), labels, np.arange(size) < len(rows)
 
     def encode(self, variables, images):
         return self._encode(variables, images)

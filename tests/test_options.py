@@ -22,14 +22,14 @@ CHOICES = [key for key, item in DECLARED.items() if item.option.choices]
 ANY_FINITE = {"evolution.ridge"}
 NOT_ZERO = {
     key for key in FLOATS if key.endswith(("sigma", "temperature", "dpcr.gamma", "fecam.beta", "svm_c", "svm_tol"))
-}
-BELOW_ONE = {"train.momentum", "dpcr.threshold"}
-UP_TO_ONE = {"metric.per_class_weight", "fecam.beta"}
+} | {"testtime.largest_scale"}
+BELOW_ONE = {"dpcr.threshold", *(key for key in FLOATS if key.endswith(".momentum"))}
+UP_TO_ONE = {"metric.per_class_weight", "fecam.beta", "cotta.teacher", "cotta.restore", "cotta.confidence"}
 MAY_BE_ZERO = {  # of the integers
     *("seed", "data.pad", "data.images_per_class", "data.size", "data.decode_workers", "efc.pad", "ssre.pad"),
     *("pass_.pad", "il2a.pad", "il2a.recipe.first.epochs"),
     *("scenario.first_classes", "scenario.class_order_seed", "train.checkpoint_every", "metric.refresh"),
-    *("lwf.official.first.epochs", "dpcr.refresh", "frozen.recipe.later.epochs"),
+    *("lwf.official.first.epochs", "dpcr.refresh", "frozen.recipe.later.epochs", "simclr.hidden"),
 }
 ONLY_ZERO = {"frozen.recipe.later.epochs"}
 

@@ -35,6 +35,20 @@ def head_logits(head: Head, feature: Array) -> jax.Array:
     return logits + head["bias"][None, :] if "bias" in head else logits
 
 
+def init_mlp(key: jax.Array, dim: int, hidden: int, out: int) -> dict[str, Head]:
+    """Two linear layers with torch's initial values."""
+    hidden_key, out_key = jax.random.split(key)
+    return {
+        "hidden": init_head("linear", hidden_key, hidden, dim),
+        "out": init_head("linear", out_key, out, hidden),
+    }
+
+
+def mlp(layers: dict[str, Head], feature: Array) -> jax.Array:
+    """feature [n, d] -> [n, out], with a ReLU between the two layers."""
+    return head_logits(layers["out"], jax.nn.relu(head_logits(layers["hidden"], feature)))
+
+
 def renew_rows(head: Head, fresh: Head, keep: Array) -> Head:
     """Rows where keep [C] is False come from `fresh`; the cosine scale is carried over.
 

@@ -1,5 +1,7 @@
 """BatchNorm as torch has it, with a mask: padding rows of a batch must not enter its statistics."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -46,3 +48,21 @@ class BatchNorm(nn.Module):
 
 def at_least_float32(x: jax.Array) -> jax.Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def norm_params(params: Any) -> Any:
+    """Scales and biases of all norms, in the tree of the parameters without anything else."""
+    found = {}
+    for name, layer in params.items():
+        if "scale" in layer:
+            found[name] = layer
+        elif "kernel" not in layer and (inside := norm_params(layer)):
+            found[name] = inside
+    return found
+
+
+def with_norm_params(params: Any, norms: Any) -> Any:
+    """The parameters with scales and biases from `norms`."""
+    return params | {
+        name: norm if "scale" in norm else with_norm_params(params[name], norm) for name, norm in norms.items()
+    }

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from rose_jax.errors import unknown
 from rose_jax.models.conv import convolution
 from rose_jax.models.norm import BatchNorm, at_least_float32
-from rose_jax.types import Encoder
+from rose_jax.types import Encoder, Tail
 
 # stem name -> (kernel, stride, max-pool)
 STEMS = {
@@ -25,11 +25,16 @@ def resnet18(width: int = 64, stem: str = "small", compute_dtype: str = "float32
     """`norm` of apply is "running" (evaluation) or "batch" (training); `mask` [n] says which rows count."""
     if stem not in STEMS:
         raise unknown("stem", stem, STEMS)
-    return from_module(_ResNet(width=width, stem=stem, dtype=jnp.dtype(compute_dtype)), 8 * width)
+    dtype = jnp.dtype(compute_dtype)
+    layers = tuple(f"layer4_{block}" for block in range(BLOCKS_PER_STAGE[3]))
+    return from_module(_ResNet(width, stem, dtype), 8 * width, _LastStage(width, dtype), layers)
 
 
-def from_module(module: nn.Module, feature_dim: int) -> Encoder:
-    """The encoder of a module that is called with (images, mask, norm) and returns {"layer3", "feature"}."""
+def from_module(module: nn.Module, feature_dim: int, tail: nn.Module, layers: tuple[str, ...]) -> Encoder:
+    """The encoder of a module that is called with (images, mask, norm) and returns {"layer3", "feature"}.
+
+    tail: what makes features of layer3, with the parameters of these layers alone.
+    """
 
     def init(key: jax.Array, image: jax.Array) -> Any:
         shapes = jax.eval_shape(partial(module.init, norm="batch"), key, image[None], jnp.ones((1,)))
@@ -38,13 +43,22 @@ def from_module(module: nn.Module, feature_dim: int) -> Encoder:
     def apply(
         variables: Any, images: jax.Array, *, norm: str = "running", mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
-        mask = jnp.ones(images.shape[0]) if mask is None else mask
-        if norm == "running":
-            return module.apply(variables, images, mask, norm), variables["batch_stats"]
-        out, mutated = module.apply(variables, images, mask, norm, mutable=["batch_stats"])
-        return out, mutated["batch_stats"]
+        return _apply(module, variables, images, norm, mask)
 
-    return Encoder(init, apply, feature_dim)
+    def apply_tail(
+        variables: Any, layer3: jax.Array, *, norm: str = "running", mask: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        return _apply(tail, variables, layer3, norm, mask)
+
+    return Encoder(init, apply, feature_dim, Tail(layers, apply_tail))
+
+
+def _apply(module: nn.Module, variables: Any, x: jax.Array, norm: str, mask: jax.Array | None) -> tuple[Any, Any]:
+    mask = jnp.ones(x.shape[0]) if mask is None else mask
+    if norm == "running":
+        return module.apply(variables, x, mask, norm), variables["batch_stats"]
+    out, mutated = module.apply(variables, x, mask, norm, mutable=["batch_stats"])
+    return out, mutated["batch_stats"]
 
 
 class _ResNet(nn.Module):
@@ -61,15 +75,33 @@ class _ResNet(nn.Module):
         if pool:
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
         outputs = {}
-        for stage, blocks in enumerate(BLOCKS_PER_STAGE):
-            for block in range(blocks):
-                stride = 2 if stage > 0 and block == 0 else 1
-                channels = self.width * 2**stage
-                x = _BasicBlock(channels, stride, self.dtype, name=f"layer{stage + 1}_{block}")(x, mask, norm)
-            if stage == 2:
-                outputs["layer3"] = x
-        outputs["feature"] = at_least_float32(x).mean((1, 2))
+        for stage in range(3):
+            x = _stage(stage, self.width, self.dtype, x, mask, norm)
+        outputs["layer3"] = x
+        outputs["feature"] = pooled(_stage(3, self.width, self.dtype, x, mask, norm))
         return outputs
+
+
+class _LastStage(nn.Module):
+    width: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, norm: str) -> jax.Array:
+        return pooled(_stage(3, self.width, self.dtype, x.astype(self.dtype), mask, norm))
+
+
+def _stage(stage: int, width: int, dtype: Any, x: jax.Array, mask: jax.Array, norm: str) -> jax.Array:
+    """The blocks layer{stage + 1}_*, submodules of the module that calls this."""
+    for block in range(BLOCKS_PER_STAGE[stage]):
+        stride = 2 if stage > 0 and block == 0 else 1
+        x = _BasicBlock(width * 2**stage, stride, dtype, name=f"layer{stage + 1}_{block}")(x, mask, norm)
+    return x
+
+
+def pooled(x: jax.Array) -> jax.Array:
+    """[n, h, w, d] -> [n, d]."""
+    return at_least_float32(x).mean((1, 2))
 
 
 class _BasicBlock(nn.Module):

@@ -1,12 +1,13 @@
 """Draws figures from plain data, one function per kind. A study stores such data in its file; the report draws it.
 
-    {"kind": "lines", "x", "y", "log_x", "panels": [{"title", "series": [SERIES with "x"]}]}
+    {"kind": "lines", "x", "y", "log_x", "panels": [{"title", "y", "series": [SERIES with "x"]}]}
     {"kind": "bars", "y", "digits", "groups": [text], "series": [SERIES]}
     {"kind": "rows", "x", "series": [SERIES with one value]}
     {"kind": "histograms", "x", "series": [SERIES without spread]}
     {"kind": "dots", "x", "groups": [text], "series": [SERIES]}
     {"kind": "grids", "x", "y", "colors", "top", "panels": [{"title", "rows": [[number | None]]}]}
 
+A panel's own "y" takes the place of the figure's, and its axis a range of its own.
 SERIES: {"method", "label", "y": [number | None], "std": [...], "x": [...], "variant": 0, "paper": False}. The method
 gives the colour; variants of one method differ in dash and marker. No figure has a title in it: a paper's are in their
 captions, and so are the page's.
@@ -120,15 +121,16 @@ def _lines(data: Data) -> Figure | None:
     longest = max(len(_label(one)) for panel in panels for one in panel["series"])
     size = (7.8 if longest > 24 else 6.6, 3.9 if len(panels) == 1 else 3.1 * len(panels))  # room for the legend
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(len(panels), 1, sharey=True, squeeze=False)[:, 0]
+    alike = not any("y" in panel for panel in panels)
+    grid = figure.subplots(len(panels), 1, sharey=alike, squeeze=False)[:, 0]
     for axes, panel in zip(grid, panels, strict=True):
-        _line_panel(axes, panel["series"], bool(data.get("log_x")))
-        axes.set(xlabel=one_line(data["x"]), ylabel=one_line(data["y"]))
+        _line_panel(axes, panel["series"], bool(data.get("log_x")), LEAST_RANGE if alike else 0.0)
+        axes.set(xlabel=one_line(data["x"]), ylabel=one_line(panel.get("y", data.get("y", ""))))
         axes.set_title(one_line(panel.get("title", "")))
     return figure
 
 
-def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
+def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool, least_range: float) -> None:
     drawn = []
     for one in series:
         x, (y, reach) = _column(one["x"]), _values(one)
@@ -158,7 +160,7 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool) -> None:
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     low, high = axes.get_ylim()
-    room = max(0.0, LEAST_RANGE - (high - low)) / 2  # so that tiny differences do not fill the whole height
+    room = max(0.0, least_range - (high - low)) / 2  # so that tiny differences do not fill the whole height
     axes.set_ylim(max(0.0, low - room), high + room)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=2.6)
 

@@ -30,6 +30,8 @@ class Score:
     forgetting: Number = None
     drift_cosine: Number = None
     ms_per_image: Number = None
+    forwards: Number = None  # passes per test image
+    backwards: Number = None
     per_stage: tuple[Number, ...] = ()
     matrix: Grid = ()  # [stage][task], None above the diagonal
     confusion: Grid = ()  # [true task][predicted task], counts at the last stage
@@ -146,7 +148,17 @@ def _read_results(path: Path) -> dict[str, Any]:
 
 
 def _score(name: str, raw: dict[str, Any]) -> Score:
-    numbers = ("last", "average", "old", "new", "forgetting", "drift_cosine", "ms_per_image")
+    numbers = (
+        "last",
+        "average",
+        "old",
+        "new",
+        "forgetting",
+        "drift_cosine",
+        "ms_per_image",
+        "forwards",
+        "backwards",
+    )
     return Score(
         name=name,
         per_stage=_row(raw.get("per_stage")),

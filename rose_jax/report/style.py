@@ -148,4 +148,7 @@ _LOOKS = {
     "ttt++": Look(_ORANGE, "-.", "v"),
     "cotta": Look(_GREY, ":", ">"),
     "eata": Look(_GREEN, "-.", ">"),
+    "batch_norm": Look(_BLUE, ":", "X"),
+    "ttt_off": Look(_ORANGE, "--", "P"),
+    "ttt++_off": Look(_PINK, "--", "P"),
 }

@@ -131,7 +131,10 @@ def per_class(group: Group) -> Table | None:
 
 
 def cost(group: Group) -> Table | None:
-    """Milliseconds per test image and their ratio to base, which does not evolve: ours, and the paper's Table 6."""
+    """Milliseconds per test image and their ratio to base, which does not evolve: ours, and the paper's Table 6.
+
+    Forwards and backwards are passes of a network per image, the old encoder's included.
+    """
     times = {name: group.over_seeds(name, "ms_per_image") for name in group.methods}
     base = next((t.mean for name, t in times.items() if t and paper.canonical(name) == "base"), None)
     paper_base, rows = paper.inference_ms("base"), []
@@ -139,8 +142,9 @@ def cost(group: Group) -> Table | None:
         printed = paper.inference_ms(name)
         ratio = f"{time.mean / base:.2f}x" if time and base else ""
         paper_ratio = f"{printed / paper_base:.2f}x" if printed and paper_base else ""
-        rows.append((name, _number(time, 3), ratio, f"{printed:.1f}" if printed else "", paper_ratio))
-    header = ("method", "ms/image", "of base", "paper ms", "paper of base")
+        passes = (_number(group.over_seeds(name, key), 1) for key in ("forwards", "backwards"))
+        rows.append((name, _number(time, 3), ratio, *passes, f"{printed:.1f}" if printed else "", paper_ratio))
+    header = ("method", "ms/image", "of base", "forwards", "backwards", "paper ms", "paper of base")
     return _without_empty(header, rows, ("method", "ms/image")) if any(times.values()) else None
 
 

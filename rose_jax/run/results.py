@@ -48,6 +48,7 @@ def scores(
         )
         last = stages[-1]
         score["ms_per_image"] = 1e3 * last.seconds / len(last.predictions)
+        score["forwards"], score["backwards"] = scorers[name].passes_per_image(last, scenario.num_tasks - 1)
         score["counts"] = _counts(stages)
         score["options"], score["encoders"] = scoring_digest(config, scorers[name].row), encoders
         note = scorers[name].moving.note(last.unmoved.shape[1])

@@ -36,6 +36,7 @@ class Outcome(NamedTuple):
     counts: dict[str, float]  # of the test-time method and the compensation
     seconds: float  # of the stream, forward passes included
     kept: tuple[Any, ...] = ()  # leaves of what the test-time method keeps for the next stage
+    trace: dict[str, np.ndarray] = {}  # noqa: RUF012  [batches] each: how a stream of images went
 
 
 class Scorer:
@@ -90,6 +91,14 @@ class Scorer:
         new = view.test_seconds(view.stage) if "z_new" in reads else 0.0
         return new + (view.test_seconds(view.stage - 1, every) if "z_old" in reads else 0.0)
 
+    def passes_per_image(self, outcome: Outcome, stage: int) -> tuple[float, float]:
+        """Forward and backward passes that the stage's stream took for each image, old encoders included."""
+        reads, every = self.adaptation(stage).reads, self.parts.config.evolution.evolve_every
+        if "images" not in reads:
+            return 1.0 + ("z_old" in reads) / every, 0.0
+        images = max(len(outcome.predictions), 1)
+        return outcome.counts["forwards"] / images, outcome.counts["backwards"] / images
+
     def begin(self, view: StageView) -> tuple[PyTree, np.ndarray]:
         """The state before the first image of a stage's stream, and the unmoved prototypes [C, d]."""
         stage, adaptation = view.stage, self.adaptation(view.stage)
@@ -117,7 +126,7 @@ class Scorer:
             params,
             stream_key,
             model,
-            adaptation.fit(view, fit_key),
+            adaptation.fit(view, memory, fit_key),
             self._kept(adaptation, model),
         )
         init = jax.jit(adaptation.init, static_argnums=1)
@@ -139,6 +148,7 @@ class Scorer:
             counts | ({"unscored": unscored} if unscored > 0 else {}),
             result.seconds + self.forward_seconds(view),
             tuple(jax.device_get(jax.tree.leaves(end.kept))),
+            result.trace,
         )
 
     def _stream(self, adaptation: Adaptation, state: PyTree, view: Stage) -> StreamResult:
@@ -163,6 +173,7 @@ class Scorer:
             programs=self.programs,
             name="moving" if adaptation is self.moving else "still",
             pause=view.pause,
+            trace=adaptation.trace,
         )
 
     def _size_keys(self) -> str:
@@ -207,6 +218,7 @@ def _pack(outcome: Outcome) -> dict[str, Any]:
     }
     arrays |= {f"params/{name}": np.asarray(value) for name, value in outcome.params.items()}
     arrays |= {f"kept/{index:04d}": np.asarray(value) for index, value in enumerate(outcome.kept)}
+    arrays |= {f"trace/{name}": value for name, value in outcome.trace.items()}
     return arrays | {f"counts/{name}": np.asarray(value) for name, value in outcome.counts.items()}
 
 
@@ -222,4 +234,5 @@ def _unpack(arrays: dict[str, np.ndarray]) -> Outcome:
         {name: value.item() for name, value in group("counts/").items()},
         float(arrays["seconds"]),
         tuple(value for _, value in sorted(group("kept/").items())),
+        group("trace/"),
     )

@@ -47,9 +47,14 @@ class Stage:
         return self._train[k], self._train_labels
 
     def train_batches(
-        self, key: jax.Array, epochs: int, transform: Augment | None = None
+        self,
+        key: jax.Array,
+        epochs: int,
+        transform: Augment | None = None,
+        batch_size: int | None = None,
     ) -> Iterator[tuple[Array, Array, Array]]:
-        for batch in self._features.augmented(self.stage, key, epochs, self._batch_size, transform):
+        size = batch_size or self._batch_size
+        for batch in self._features.augmented(self.stage, key, epochs, size, transform):
             self.pause()
             yield batch
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rose_jax.study import cost, distinct, drift, eliminate, metric, oracle, samples, sweep, unbalanced
+from rose_jax.study import adaptation, cost, distinct, drift, eliminate, metric, oracle, samples, sweep, unbalanced
 from rose_jax.study.subject import Finding, Subject
 
 
@@ -26,6 +26,7 @@ STUDIES: dict[str, Study] = {
     "alpha": Study("noise of the pseudo-features", "supplement, implementation details", sweep.alpha),
     "granularity": Study("images per update", "", sweep.granularity),
     "budget": Study("evolving on every k-th image", "", cost.budget),
+    "adaptation": Study("methods that adapt the network", adaptation.TABLE, adaptation.run, long=True),
     "metric": Study("the evolved metric and its alternatives", "", metric.run, long=True),
 }
 

@@ -1,10 +1,12 @@
-"""What a test image costs: with gd and rose against no evolution, and with rose that evolves on every k-th image only."""
+"""What a test image costs: with gd and rose against no evolution, with methods that adapt the network, and with rose that
+evolves on every k-th image only."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from rose_jax.methods import METHODS
 from rose_jax.report import paper
 from rose_jax.report.runs import Score
 from rose_jax.report.tables import Table
@@ -17,6 +19,7 @@ EVERY = (1, 2, 4, 8, 16)
 ROUNDS = 5
 MOST_IMAGES = 1024
 NONE: dict[str, Arm] = {"none": ("base", {})}  # the arm to which the others are compared
+ADAPTING = ("batch_norm", "tent", "eata", "cotta", "ttt", "ttt++")  # those whose encoders the run has
 
 
 class Cost(NamedTuple):
@@ -26,6 +29,8 @@ class Cost(NamedTuple):
     stream: list[float]  # of that, evolution and classification
     ratio: list[float]  # total, to that of the first arm in the same round
     old: list[float]  # the share of the images that passed the old encoder, counted
+    forwards: list[float]  # passes per image, counted
+    backwards: list[float]
 
     def medians(self) -> tuple[str, str, str]:
         total, stream, ratio = (float(np.median(values)) for values in self[:3])
@@ -33,7 +38,7 @@ class Cost(NamedTuple):
 
 
 def inference_time(subject: Subject) -> Finding:
-    """Milliseconds per test image, for several numbers of images per update."""
+    """Milliseconds per test image, for several numbers of images per update and for methods that read images."""
     bench, rounds = subject.bench(), subject.draws or ROUNDS
     batch = bench.config.test.batch_size
     grains = [g for g in GRANULARITIES if batch % g == 0]
@@ -41,6 +46,14 @@ def inference_time(subject: Subject) -> Finding:
     arms: dict[str, Arm] = NONE | evolving
     subject.expect(1)
     costs = measure(bench, arms, rounds)
+    for objective, names in _by_encoders(subject, ADAPTING).items():
+        own: dict[str, Arm] = {name: (name, {}) for name in names}
+        costs |= {
+            name: cost
+            for name, cost in measure(subject.bench(objective), NONE | own, rounds).items()
+            if name in own
+        }
+        arms |= own
     found = {name: cost.medians() for name, cost in costs.items()}
     paper_base = paper.inference_ms("base") or float("nan")
     rows, bars = [], []
@@ -48,15 +61,18 @@ def inference_time(subject: Subject) -> Finding:
         grain = options.get("granularity", 1)
         ms = paper.inference_ms(method) if grain == 1 else None
         total, stream, ratio = found[name]
+        passes = (f"{costs[name].forwards[-1]:.0f}", f"{costs[name].backwards[-1]:.0f}")
         printed = (f"{ms:.1f}", f"{ms / paper_base:.2f}x") if ms else ("-", "-")
-        rows.append((name, total, stream, f"{ratio}x", *printed))
+        rows.append((name, total, "-" if method in ADAPTING else stream, f"{ratio}x", *passes, *printed))
         variant = grains.index(grain) if options else 0
         bars.append(tell.series(method, name, [[float(np.median(costs[name].total))]], variant=variant))
     notes = (
         f"Medians of {rounds} rounds in which all rows take turns; forward passes in batches of {batch} on this "
         "machine, one of the old encoder more for rows that evolve. The paper's are of one GPU.",
+        f"Forwards and backwards: passes per image. Methods that adapt the network see {bench.config.testtime.batch_size} "
+        "images at once; what they measure on the task before the stream is not in their time.",
     )
-    header = ("", "ms/image", "of that, evolving", "of none", "paper ms", "paper of none")
+    header = ("", "ms/image", "of that, evolving", "of none", "forwards", "backwards", "paper ms", "paper of none")
     figure = {"kind": "rows", "x": "ms per test image, forward passes included", "series": bars}
     (gd_stream, gd_ratio), (stream, ratio) = (found[f"{m}, {grains[0]} per update"][1:] for m in ("gd", "rose"))
     says = (
@@ -102,7 +118,7 @@ def measure(bench: Bench, arms: Mapping[str, Arm], rounds: int) -> dict[str, Cos
     last = bench.stages - 1
     before = bench.follow("rose").outcomes[last - 1]
     stream = bench.own_streams[last][:MOST_IMAGES]
-    costs: dict[str, Cost] = {name: Cost([], [], [], []) for name in arms}
+    costs: dict[str, Cost] = {name: Cost([], [], [], [], [], []) for name in arms}
     for turn in range(rounds + 1):
         totals = []
         for name, (method, options) in arms.items():
@@ -110,12 +126,25 @@ def measure(bench: Bench, arms: Mapping[str, Arm], rounds: int) -> dict[str, Cos
             bench.seed(scorer, 0)
             scorer.restart(after=before)
             view = bench.trajectory.view(last, stream)  # not the bank's: its passes are timed here
-            seconds = scorer.score(view).seconds
+            outcome = scorer.score(view)
+            seconds = outcome.seconds
             totals.append(1e3 * seconds / len(stream))
             if turn:
                 costs[name].total.append(totals[-1])
                 costs[name].stream.append(1e3 * (seconds - scorer.forward_seconds(view)) / len(stream))
                 costs[name].ratio.append(totals[-1] / totals[0])
                 costs[name].old.append(view.passes[last - 1] / len(stream))
+                forwards, backwards = scorer.passes_per_image(outcome, last)
+                costs[name].forwards.append(forwards)
+                costs[name].backwards.append(backwards)
         bench.tick(0.0)
     return costs
+
+
+def _by_encoders(subject: Subject, names: Sequence[str]) -> dict[str, list[str]]:
+    """Rows by the objective that they stand on, without those that the run has not trained."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if METHODS[name].objective in subject.objectives():
+            found.setdefault(METHODS[name].objective, []).append(name)
+    return found

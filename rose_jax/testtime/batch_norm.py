@@ -1,31 +1,25 @@
 """Normalises every test batch by its own statistics and adapts nothing: the control of methods that do both."""
 
-from typing import NamedTuple
-
-import jax
-
-from rose_jax.testtime import none
-from rose_jax.types import Adaptation, Classifier, End, Parts, PyTree, Start, StreamBatch
-
-
-class Network(NamedTuple):
-    variables: PyTree
-    scored: none.Scored
+from rose_jax.testtime.adapting import Changing, Frame, Method, Prediction, Shown, Work, adaptation
+from rose_jax.testtime.reading import Reader
+from rose_jax.types import Adaptation, Encoder, Parts, PyTree
 
 
 def make(parts: Parts) -> Adaptation:
-    def init(start: Start, classifier: Classifier) -> Network:
-        assert start.model is not None
-        return Network(start.model.variables, none.begin(start, classifier))
+    def update(
+        own: Changing, frame: Frame, shown: Shown, reader: Reader
+    ) -> tuple[Changing, Prediction | None, Work]:
+        return own, predict(own, frame, shown, reader)._replace(forwards=0), Work(1, 0, 0)
 
-    def step(state: Network, batch: StreamBatch, classifier: Classifier) -> tuple[Network, jax.Array]:
-        """The running statistics are neither read nor changed."""
-        assert batch.images is not None
-        images = parts.normalise(batch.images)
-        out, _ = parts.encoder.apply(state.variables, images, norm="batch", mask=batch.valid)
-        return state, classifier.logits(state.scored.params, state.scored.memory, out["feature"])
+    def predict(own: Changing, frame: Frame, shown: Shown, reader: Reader) -> Prediction:
+        return read_batch(parts.encoder, frame.model.variables, shown, reader)
 
-    def finish(state: Network, classifier: Classifier) -> End:
-        return none.finish(state.scored, classifier)
+    return adaptation(parts, Method("before", lambda model: None, update, predict))
 
-    return Adaptation(frozenset({"images"}), False, 0, init, step, finish)
+
+def read_batch(
+    encoder: Encoder, variables: PyTree, shown: Shown, reader: Reader, *, norm: str = "batch"
+) -> Prediction:
+    """What a network makes of the batch. The running statistics are not changed, and with norm="batch" not read."""
+    feature = encoder.apply(variables, shown.images, norm=norm, mask=shown.valid)[0]["feature"]
+    return Prediction(reader.scores(feature), reader.logits(feature), forwards=1)

@@ -16,7 +16,7 @@ from rose_jax.evolution.core import padded_calls, predict
 from rose_jax.evolution.threads import wait_with_one_blas_thread
 from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
-from rose_jax.types import Adaptation, Classifier, PyTree, StreamBatch
+from rose_jax.types import Adaptation, Classifier, PyTree, StreamBatch, TraceBatch
 
 Call = tuple[StreamBatch, int]  # and how many of its images are no padding
 
@@ -25,6 +25,7 @@ class StreamResult(NamedTuple):
     state: PyTree
     predictions: np.ndarray  # int32 [n], -1 where an image could not be scored
     seconds: float  # without compilation and, where features are read, without forward passes
+    trace: dict[str, np.ndarray]  # [calls] each: what the method shows of every call
 
 
 def make_stream(
@@ -56,10 +57,11 @@ def run_stream(
     programs: Programs,
     name: str,
     pause: Callable[[], None] = lambda: None,
+    trace: TraceBatch | None = None,
 ) -> StreamResult:
     """All calls have one shape, so that every stage runs the same executable; it is known to `programs` by name."""
     state, seconds = layout.replicate(state), 0.0
-    predictions = [np.empty(0, np.int32)]
+    predictions, shown = [np.empty(0, np.int32)], []
     for batch, count in calls:
         pause()
         run = programs.compiled(name, stream, state, batch)
@@ -67,7 +69,10 @@ def run_stream(
         state, labels = jax.block_until_ready(wait_with_one_blas_thread(run, state, batch))
         seconds += time.perf_counter() - begin
         predictions.append(np.asarray(labels).reshape(-1)[:count])
-    return StreamResult(state, np.concatenate(predictions), seconds)
+        if trace is not None:
+            shown.append(jax.device_get(trace(state)))
+    traced = jax.tree.map(lambda *calls: np.stack(calls), *shown) if shown else {}
+    return StreamResult(state, np.concatenate(predictions), seconds, traced)
 
 
 def feature_calls(

@@ -90,6 +90,32 @@ def supervised_contrastive(
     return masked_mean(per_anchor, mask.astype(bool) & (count > 0))
 
 
+def nt_xent(z: jax.Array, mask: jax.Array, temperature: float) -> jax.Array:
+    """SimCLR's loss on z [2n, k], where rows 2i and 2i + 1 are two views of image i: mean over all views of
+
+    -log exp(cos(z_i, z_j) / tau) / sum_{k != i} exp(cos(z_i, z_k) / tau), j being the other view. mask: [2n].
+    """
+    unit = normalize(z)
+    index = jnp.arange(len(z))
+    others = (index[:, None] != index[None, :]) & mask.astype(bool)[None, :]
+    similarity = unit @ unit.T / temperature
+    log_sum = jax.nn.logsumexp(jnp.where(others, similarity, _NEG), -1)
+    partner = jnp.take_along_axis(similarity, (index ^ 1)[:, None], 1)[:, 0]
+    return masked_mean(log_sum - partner, mask)
+
+
+def entropies(logits: jax.Array, among: jax.Array) -> jax.Array:
+    """H_i = -sum_c p_c log p_c [n] of the softmax of logits [n, C] over the outputs where among [C] is True."""
+    return soft_entropies(logits, logits, among)
+
+
+def soft_entropies(target: jax.Array, logits: jax.Array, among: jax.Array) -> jax.Array:
+    """-sum_c softmax(target)_c log softmax(logits)_c [n], both over the outputs where among [C] is True."""
+    weight = jax.nn.softmax(jnp.where(among[None, :], target, _NEG), -1)
+    log_p = jax.nn.log_softmax(jnp.where(among[None, :], logits, _NEG), -1)
+    return -jnp.sum(jnp.where(among[None, :], weight * log_p, 0.0), -1)
+
+
 def projection(z_old: jax.Array, z_new: jax.Array, projector: jax.Array, mask: jax.Array, kind: str) -> jax.Array:
     """Eq. 7: the projector's own loss; no gradient reaches either encoder.
 

@@ -206,3 +206,53 @@ def test_weights_are_beta_with_the_tails_folded_to_a_half():
     assert abs(half.mean() - outside) < 5 * np.sqrt(outside * (1 - outside) / len(lam))
     inside = stats.kstest(lam[~half], lambda x: (beta.cdf(x) - beta.cdf(0.4)) / (1 - outside))
     assert inside.pvalue > 1e-3
+
+
+# --- TTT and TTT++
+
+
+def test_each_image_is_turned_as_it_is_labelled(images):
+    turned, times = jax.jit(views.turn_each)(jax.random.key(0), images)
+    np.testing.assert_array_equal(turned, [np.rot90(image, k) for image, k in zip(images, times, strict=True)])
+    assert set(np.asarray(times).tolist()) == {0, 1, 2, 3}
+    short, _ = views.turn_each(jax.random.key(0), images[:20])
+    np.testing.assert_array_equal(short, turned[:20])
+
+
+def test_pairs_of_views_equal_pillows(images):
+    """Crop, flip, jitter and gray by Pillow, with the draws that the key stands for."""
+    images, key = images[:12], jax.random.key(4)
+    pairs = np.asarray(jax.jit(views.simclr_pair)(key, images))
+    crop_key, flip_key, jitter_key, used_key, gray_key = jax.random.split(key, 5)
+    boxes = np.stack(geometry.random_box(crop_key, 24, 32, 32, (0.2, 1.0)), axis=1)
+    order, strength = map(np.asarray, views.draw_jitter(jitter_key, 24, 0.4, 0.1))
+    flip, used, gray = (
+        np.asarray(jax.random.bernoulli(k, p, (24,)))
+        for k, p in ((flip_key, 0.5), (used_key, 0.8), (gray_key, 0.2))
+    )
+    assert abs(strength[:, 3]).max() < 0.1
+    differences = []
+    for row in range(24):
+        top, left, height, width = map(int, boxes[row])
+        cut = Image.fromarray(images[row // 2]).crop((left, top, left + width, top + height))
+        view = np.asarray(cut.resize((32, 32), Image.Resampling.BILINEAR))
+        view = view[:, ::-1] if flip[row] else view
+        for which in order[row] if used[row] else ():
+            if which == 3:
+                view = pillow_hue(view, float(strength[row, 3]))
+            else:
+                enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[which]
+                view = np.asarray(enhance(Image.fromarray(view)).enhance(float(strength[row, which])))
+        if gray[row]:
+            view = np.repeat(np.asarray(Image.fromarray(view).convert("L"))[..., None], 3, axis=2)
+        differences.append(np.abs(pairs[row].astype(int) - view))
+    assert np.mean(np.stack(differences) > 0) < 0.02
+    assert np.mean(np.stack(differences) > 8) < 0.0005
+    assert 0 < used.sum() < 24
+    assert 0 < gray.sum() < 24
+
+
+@pytest.mark.slow
+def test_a_shorter_batch_has_the_same_pairs(images):
+    pair = jax.jit(views.simclr_pair)
+    np.testing.assert_array_equal(pair(jax.random.key(4), images[:7]), pair(jax.random.key(4), images[:12])[:14])

@@ -128,11 +128,14 @@ def small_features(layout, images_per_class=6) -> Features:
 def test_two_programs_per_objective(name, devices, monkeypatch):
     """Whatever the number of tasks, their sizes, and the batches that an objective keeps."""
     monkeypatch.setattr(views, "second_view", lambda key, images: images)  # half a minute to compile
+    monkeypatch.setattr(views, "simclr_pair", lambda key, images: jnp.repeat(images, 2, axis=0))
     if devices == 8 and name != "efc":  # the only one that keeps a batch
         pytest.skip("covered on one device")
     features = small_features(Layout(jax.devices()[:devices]))
-    if name == "ssre":  # it needs convolutions
+    if name in ("ssre", "base_rotation"):  # they need convolutions
         features = Features(features.images, features.parts._replace(encoder=tiny_net(1)))
+    if name in ("base_rotation", "base_simclr"):  # of base itself there is a test with expanded labels
+        features.parts.config.loss.expand_labels = False
     images, layout = features.images, features.images.layout
     objective = make_objective(name, features.parts)
     batches = TrainingBatches(images, objective.train or features.parts.config.train)

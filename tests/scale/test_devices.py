@@ -139,6 +139,8 @@ COMPARED = [
     ("ssre", "float64", 1e-8),
     ("pass", "float64", 1e-8),
     ("il2a", "float64", 1e-8),
+    ("base_rotation", "float32", 1e-5),
+    ("base_simclr", "float64", 1e-8),
 ]
 
 

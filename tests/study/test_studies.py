@@ -218,3 +218,24 @@ def test_the_ends_of_the_scale(studied, bench, subject):
     right = scores.argmax(1) == labels
     by_class = [100 * right[labels == label].mean() for label in np.unique(labels)]
     np.testing.assert_allclose(saved["head_per_stage"][-1], np.mean(by_class), atol=1e-6)
+
+
+def test_adaptation_tells_the_runs_rows_and_how_their_streams_went(studied, finished):
+    saved = record(studied[0], "adaptation")
+    rows = {row[0]: row for row in saved["table"]["rows"]}
+    assert set(rows) == {"projector", "batch_norm *", "tent", "rose"}
+    assert "ttt" in saved["table"]["notes"][-1]  # and it says how to get them
+    for method in ("projector", "rose"):
+        assert saved["numbers"][method]["per_stage"] == finished[1]["scores"][method]["per_stage"]
+    trace, pieces = saved["numbers"]["tent"]["trace"], saved["numbers"]["tent"]["pieces"]
+    assert sum(trace["images"]) == pieces["images"][-1]
+    assert len(trace["entropy"]) == len(trace["images"]) > 2
+    assert rows["tent"][9:11] == ["1.0", "1.0"]
+    assert rows["rose"][9:11] == ["2.0", "0.0"]
+
+
+def test_time_has_methods_that_adapt_the_network(studied):
+    rows = {row[0]: row for row in record(studied[0], "time")["table"]["rows"]}
+    assert rows["tent"][4:6] == ["1", "1"]
+    assert rows["none"][4:6] == ["1", "0"]
+    assert "ttt" not in rows

@@ -1,4 +1,4 @@
-"""Rows that read images: `batch_norm` against a float64 oracle, on one device and eight, killed and resumed."""
+"""Rows that read images: `batch_norm` against a float64 oracle, on one device and eight; it and tent killed and resumed."""
 
 import jax
 import numpy as np
@@ -101,7 +101,7 @@ def test_it_differs_from_running_statistics(alone):
 
 def test_a_notice_is_answered_between_batches_and_a_rerun_gives_the_same(tmp_path, monkeypatch):
     config = small_config()
-    config.methods = ("batch_norm",)
+    config.methods = ("batch_norm", "tent")
     for schedule in (config.train.first, config.train.later):
         schedule.epochs, schedule.milestones = 1, ()
     layout = Layout(jax.devices()[:1])
@@ -112,13 +112,19 @@ def test_a_notice_is_answered_between_batches_and_a_rerun_gives_the_same(tmp_pat
         nonlocal calls
         stream = [frame for frame in support.callers() if frame == "run_stream"]
         calls += bool(stream)
-        return calls == 3  # inside the first stage's stream
+        return calls == 9  # inside the first stage's stream of tent, after six batches of batch_norm's
 
     with monkeypatch.context() as patch:
         patch.setattr(hosts.Preemption, "asked", asked)
         with pytest.raises(hosts.Preempted):
             experiment.run(config, tmp_path / "stopped", layout=layout)
-    assert not list((tmp_path / "stopped" / "scores").glob("*.npz"))
+    assert [path.name[:10] for path in (tmp_path / "stopped" / "scores").glob("*.npz")] == ["batch_norm"]
     again = experiment.run(config, tmp_path / "stopped", layout=layout)
-    for key in ("per_stage", "matrix", "confusion", "drift_cosines"):
-        np.testing.assert_array_equal(again["scores"]["batch_norm"][key], whole["scores"]["batch_norm"][key])
+    for row in config.methods:
+        for key in ("per_stage", "matrix", "confusion", "drift_cosines", "counts"):
+            np.testing.assert_array_equal(again["scores"][row][key], whole["scores"][row][key])
+    for path in (tmp_path / "whole" / "scores").glob("tent_*.npz"):
+        same = tmp_path / "stopped" / "scores" / path.name
+        with np.load(path) as one, np.load(same) as other:
+            np.testing.assert_array_equal(one["predictions"], other["predictions"])
+            np.testing.assert_array_equal(one["trace/entropy"], other["trace/entropy"])

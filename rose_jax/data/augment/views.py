@@ -1,6 +1,7 @@
 """What FCS adds to a batch, inside jit: rotations as classes (PASS), mixtures as classes (IL2A), a second view.
 
-RoSE's warm start trains with the same (its supplement: "follow FCS").
+RoSE's warm start trains with the same (its supplement: "follow FCS"). TTT's random rotations and the pairs of views of
+TTT++ are here as well.
 """
 
 from typing import NamedTuple
@@ -15,6 +16,7 @@ ROTATIONS = 4
 VIEW_SCALE = (0.2, 1.0)
 VIEW_JITTER = 0.4  # of brightness, contrast and saturation; of the hue, in turns
 VIEW_GRAYSCALE = 0.2
+SIMCLR_HUE, SIMCLR_JITTERED = 0.1, 0.8  # in turns; the share of views whose colours are jittered at all
 MIX_RANGE = (0.4, 0.6)  # of a mixture's weights; IL2A's TinyImageNet has another one
 
 
@@ -56,13 +58,42 @@ def second_view(key: Array, images: Array) -> Array:
     return geometry.random_flip(flip_key, jnp.moveaxis(planes, 1, -1))
 
 
-def draw_jitter(key: Array, batch: int, amount: float) -> tuple[Array, Array]:
-    """Order [B, 4] and strength [B, 4] of brightness, contrast, saturation (factors) and hue (turns)."""
+def simclr_pair(key: Array, images: Array) -> Array:
+    """Two views of each image for SimCLR: uint8 [B, H, H, 3] -> [2B, H, H, 3], rows 2i and 2i + 1 of image i.
+
+    RandomResizedCrop(scale=(0.2, 1)), flip, ColorJitter(0.4, 0.4, 0.4, 0.1) with probability 0.8, RandomGrayscale(0.2),
+    as TTT++ has them. An image's draws depend on its row alone, whatever the number of rows.
+    """
+    batch, size = 2 * images.shape[0], images.shape[1]
+    crop_key, flip_key, jitter_key, used_key, gray_key = jax.random.split(key, 5)
+    box = geometry.random_box(crop_key, batch, size, size, VIEW_SCALE)
+    cropped = geometry.random_flip(flip_key, resize.resized_crop(jnp.repeat(images, 2, axis=0), box, size))
+    planes = jnp.moveaxis(cropped, -1, 1)
+    jittered = colour_jitter(planes, *draw_jitter(jitter_key, batch, VIEW_JITTER, SIMCLR_HUE))
+    used = jax.random.bernoulli(used_key, SIMCLR_JITTERED, (batch, 1, 1, 1))
+    planes = jnp.where(used, jittered, planes)
+    gray = jax.random.bernoulli(gray_key, VIEW_GRAYSCALE, (batch, 1, 1, 1))
+    return jnp.moveaxis(jnp.where(gray, colour.luminance(planes), planes), 1, -1)
+
+
+def turn_each(key: Array, images: Array) -> tuple[Array, Array]:
+    """Each image turned a random number of times: [B, H, H, C] -> the same, and the numbers 0..3, int32 [B]."""
+    times = jax.random.randint(key, (images.shape[0],), 0, ROTATIONS)
+    chosen = times[None, :, None, None, None]
+    return jnp.take_along_axis(turn(images), chosen, axis=0)[0], times
+
+
+def draw_jitter(key: Array, batch: int, amount: float, hue: float | None = None) -> tuple[Array, Array]:
+    """Order [B, 4] and strength [B, 4] of brightness, contrast, saturation (factors) and hue (turns).
+
+    hue: how far it may go; `amount` unless told.
+    """
+    most = amount if hue is None else hue
     order_key, factor_key, hue_key = jax.random.split(key, 3)
     order = jnp.argsort(jax.random.uniform(order_key, (batch, 4)), axis=1)
     factors = jax.random.uniform(factor_key, (batch, 3), minval=max(0.0, 1 - amount), maxval=1 + amount)
-    hue = jax.random.uniform(hue_key, (batch, 1), minval=-amount, maxval=amount)
-    return order, jnp.concatenate([factors, hue], axis=1)
+    turns = jax.random.uniform(hue_key, (batch, 1), minval=-most, maxval=most)
+    return order, jnp.concatenate([factors, turns], axis=1)
 
 
 def colour_jitter(images: Array, order: Array, strength: Array) -> Array:

@@ -1,7 +1,8 @@
 """What the encoder is trained on: one file per objective, one line here."""
 
 from rose_jax.errors import unknown
-from rose_jax.train.objectives import base, efc, fcs, frozen, il2a, lwf, pass_, ssre
+from rose_jax.train.auxiliary import ROTATION, SIMCLR
+from rose_jax.train.objectives import base, base_rotation, base_simclr, efc, fcs, frozen, il2a, lwf, pass_, ssre
 from rose_jax.types import Objective, Parts, Plugin
 
 # All that a method with a recipe of its own reads of `train`.
@@ -22,6 +23,12 @@ OBJECTIVES: dict[str, Plugin[Objective]] = {
     "ssre": Plugin(ssre.make, (*_MACHINE, "projector", "ssre", *_FIRST_OF_PASS), first_from="pass"),
     "pass": Plugin(pass_.make, (*_MACHINE, "projector", "pass_")),
     "il2a": Plugin(il2a.make, (*_MACHINE, "projector", "il2a")),
+    "base_rotation": Plugin(
+        base_rotation.make, ("train", "loss", "projector", "rotation"), provides=frozenset({ROTATION})
+    ),
+    "base_simclr": Plugin(
+        base_simclr.make, ("train", "loss", "projector", "simclr"), provides=frozenset({SIMCLR})
+    ),
 }
 
 
