@@ -48,12 +48,12 @@ class Model:
     def __init__(
         self, workdir: Path, row: str, stage: int, data_dir: str | None = None, layout: Layout | None = None
     ):
-        choice = resolve([row])[row]
+        config, choice = experiment.read_config(workdir), resolve([row])[row]
         folder = workdir / "checkpoints" / choice.objective
         options = trained_options(folder)
         if options is None:
             raise UserError(f"The run in {workdir} has no encoders for the row {row!r} ({folder} holds none).")
-        self.config = experiment.with_options(experiment.read_config(workdir), options)
+        self.config = experiment.with_options(config, options)
         self.config.data.dir = data_dir or self.config.data.dir
         self.workdir, self.row, self.layout = workdir, row, layout or Layout()
         self._features: Features | None = None

@@ -27,6 +27,11 @@ ROWS = {
     "gd_queue": "gd on the whole of RoSE's queue",
     "gd_oracle": "gradient descent on the whole test stream before it is labelled",
     "batch_norm": "projector, with the statistics of each test batch in the network's norms",
+    "tent": "norms of the network adapted to test batches, so that predictions become certain (entropy)",
+    "eata": "tent on images that are certain and new to it, held near the trained weights",
+    "cotta": "the whole network taught by its own running average",
+    "ttt": "the encoder trained on the rotations of each test batch before it is labelled",
+    "ttt++": "the encoder trained to contrast views of test images, features held near those of training",
     "lwf": "distilled encoder with its linear head",
     "lwf_ncm": "distilled encoder, nearest prototype, prototypes never moved",
 }

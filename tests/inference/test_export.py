@@ -97,7 +97,7 @@ def test_the_command_line(used, tmp_path, capsys, monkeypatch):
 
 def test_a_run_that_is_not_there(tmp_path, capsys):
     assert export.main(["--workdir", str(tmp_path)]) == 2
-    assert "no encoders for the row 'rose'" in capsys.readouterr().err
+    assert "There is no run in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["Größe", "日本"])

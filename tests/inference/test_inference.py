@@ -173,7 +173,7 @@ def test_bad_requests(used, on_one_device, capsys, arguments, words):
 
 
 def test_there_must_be_a_run(tmp_path):
-    with pytest.raises(UserError, match="no encoders for the row 'rose'"):
+    with pytest.raises(UserError, match="There is no run in .*: config.json is missing"):
         inference.load(tmp_path)
 
 
