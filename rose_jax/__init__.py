@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rose_jax.errors import UserError
     from rose_jax.evolve import Evolution, EvolvedFeatures, evolve_features, within_class_covariance
+    from rose_jax.inference import load
 
 _HOMES = {  # name -> where it is; loaded on first use, for data workers and a mistyped command line need no jax
     "Evolution": "rose_jax.evolve",
     "EvolvedFeatures": "rose_jax.evolve",
     "UserError": "rose_jax.errors",
     "evolve_features": "rose_jax.evolve",
+    "load": "rose_jax.inference",
     "within_class_covariance": "rose_jax.evolve",
 }
-__all__ = ["Evolution", "EvolvedFeatures", "UserError", "evolve_features", "within_class_covariance"]
+__all__ = ["Evolution", "EvolvedFeatures", "UserError", "evolve_features", "load", "within_class_covariance"]
 
 
 def __getattr__(name: str) -> Any:

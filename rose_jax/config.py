@@ -19,13 +19,20 @@ LARGEST_SEED = 2**32 - 1  # numpy takes no larger one, and jax would drop the up
 
 @dataclass
 class DataOptions:
-    dataset: str = choice(("digits", "cifar100", "tiny", "imagenet100"), "which images")
+    dataset: str = option(
+        "digits", "digits, cifar100, tiny, imagenet100, folder (see name), npz:FILE or tfds:NAME"
+    )
+    name: str = option("", "folder: the name that scripts/prepare_data gave your images")
+    size: int = option(0, "folder, tfds: pixels a side; 0: as prepared, of a tfds set its own or 64", at_least=0)
     dir: str = option("", "where prepared data lies; '' is $ROSE_JAX_DATA, else ~/rose_jax_data", free=True)
     class_list: str = option("", "imagenet100: a file of wnids instead of the package's list")
     augment: str = choice(AUGMENTATIONS, "how training images are varied")
     pool: int = option(1, "so many pixels a side are averaged to one: 2 makes 16 x 16 of 32 x 32", at_least=1)
     pad: int = option(4, "pixels of padding that augmentations crop from or shift by", at_least=0)
-    normalisation: str = choice(("cifar100", "imagenet", "digits"), "whose mean and deviation of each channel")
+    normalisation: str = choice(
+        ("cifar100", "imagenet", "digits", "measured"),
+        "whose mean and deviation of each channel; measured: of the training images",
+    )
     synthetic_if_missing: bool = option(False, "smoke presets: made-up images of the right shape")
     images_per_class: int = option(0, "use only so many of each class and split; 0 is all", at_least=0)
     decode_workers: int = option(8, "decoding processes of each host; 0: it does so itself", at_least=0, free=True)
@@ -45,7 +52,9 @@ class ScenarioOptions:
 class ModelOptions:
     encoder: str = choice(("resnet18", "tiny"), "tiny: one convolution per stage, for tests and quick trials")
     width: int = option(64, "feature dimension d is 8 x width", at_least=1)
-    stem: str = choice(("small", "conv3_pool", "conv7_pool"), "first layers of the encoder")
+    stem: str = choice(
+        ("small", "conv3_pool", "conv7_pool", "by_size"), "first layers of the encoder; by_size: of the images"
+    )
     head: str = choice(("cosine", "linear"), "what is trained on top of the features")
     compute_dtype: str = choice(
         ("float32", "bfloat16", "float64"), "of the encoder; bfloat16 on accelerators", machine=True
@@ -410,7 +419,9 @@ class TTTPlusOptions:
 class Config:
     name: str = option("", "of the setting; names the default workdir")
     preset: str = choice(
-        ("full", "thin", "micro", "smoke", "custom"), "custom: full, with other values than the paper's", free=True
+        ("full", "thin", "micro", "smoke", "custom", "own"),
+        "custom: full, with other values than the paper's; own: no setting of the paper",
+        free=True,
     )
     note: str = option("", "what a reader of the results must know", free=True)
     seed: int = option(0, "of everything drawn but the class order", at_least=0, at_most=LARGEST_SEED)

@@ -15,7 +15,7 @@ import numpy as np
 from rose_jax import events, report
 from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.config import Config, from_json
-from rose_jax.data import augment, sources
+from rose_jax.data import augment, measure, sources
 from rose_jax.data.pipeline import Images
 from rose_jax.data.scenario import make_scenario
 from rose_jax.errors import UserError
@@ -79,7 +79,9 @@ def run(
                 training[name] = work.training_summary(name) | {"compilations": len(trajectory.programs)}
         results = {
             "schema": SCHEMA,
-            "setting": results_lib.setting(config, images),
+            "setting": results_lib.setting(
+                config, images, normalisation_of(images.dataset, config.data.normalisation)
+            ),
             "scores": results_lib.earlier_scores(work, config, images.scenario.num_tasks)
             | {name: scores[name] for name in rows},
             "train": results_lib.train_summary(training, work.path),
@@ -105,18 +107,29 @@ def make_features(config: Config, layout: Layout) -> Features:
         options.dir or None,
         class_list=options.class_list or None,
         synthetic_if_missing=options.synthetic_if_missing,
+        own_name=options.name,
+        size=options.size,
     ).pooled(options.pool)
     scenario = make_scenario(config.scenario, dataset.num_classes, options.images_per_class)
     images = Images(dataset, scenario, layout, config.seed, options.decode_workers)
+    normalise = augment.eval_transform(normalisation_of(dataset, options.normalisation))
     parts = Parts(
         config,
-        make_encoder(config.model),
+        make_encoder(config.model, dataset.image_size),
         scenario,
         images.image_shape,
-        augment.eval_transform(normalisation=options.normalisation),
-        augment.train_transform(options.augment, normalisation=options.normalisation, pad=options.pad),
+        normalise,
+        augment.train_transform(options.augment, normalise=normalise, pad=options.pad),
     )
     return Features(images, parts)
+
+
+def normalisation_of(dataset: sources.Dataset, name: str) -> augment.Normalisation:
+    """By name, or measured on the training images."""
+    if name != "measured":
+        return augment.NORMALISATION[name]
+    found = dataset.moments if dataset.moments is not None else measure.moments(dataset.train, dataset.image_size)
+    return augment.Normalisation(*(tuple(channels) for channels in found.tolist()))
 
 
 def cache_compilations() -> None:
@@ -142,10 +155,7 @@ class OpenRun:
             options = self.work.trajectory_options(objective)
             if options is None:
                 raise UserError(f"The run in {self.work.path} has no trajectory {objective!r}.")
-            config = copy.deepcopy(self.config)
-            for key, value in options.items():  # a later command may have changed the config for another objective
-                put(config, key, value)
-            parts = self.features.parts._replace(config=config)
+            parts = self.features.parts._replace(config=with_options(self.config, options))
             self._trajectories[objective] = Trajectory(objective, parts, self.features, self.work)
         found = self._trajectories[objective]
         missing = [task for task in range(len(found)) if not found.has(task)]
@@ -161,16 +171,28 @@ class OpenRun:
             trajectory.close()
 
 
-@contextlib.contextmanager
-def open_run(workdir: Path, *, data_dir: str | None = None, layout: Layout | None = None) -> Iterator[OpenRun]:
-    """The run in `workdir`, locked against other processes; its data is read from `data_dir` if that is given."""
-    path = Path(workdir) / "config.json"
+def read_config(workdir: Path) -> Config:
+    path = workdir / "config.json"
     try:
-        config = from_json(path.read_text())
+        return from_json(path.read_text())
     except FileNotFoundError:
         raise UserError(f"There is no run in {workdir}: {path.name} is missing.") from None
     except (OSError, ValueError, TypeError, AttributeError, UserError) as error:
         raise UserError(f"{path} is not the config of a run ({error}).") from None
+
+
+def with_options(config: Config, options: dict[str, Any]) -> Config:
+    """A copy with the options of an objective's encoders: a later command may have changed them for another one."""
+    config = copy.deepcopy(config)
+    for key, value in options.items():
+        put(config, key, value)
+    return config
+
+
+@contextlib.contextmanager
+def open_run(workdir: Path, *, data_dir: str | None = None, layout: Layout | None = None) -> Iterator[OpenRun]:
+    """The run in `workdir`, locked against other processes; its data is read from `data_dir` if that is given."""
+    config = read_config(Path(workdir))
     config.data.dir = data_dir or config.data.dir
     features = make_features(config, layout or Layout())
     with (

@@ -33,6 +33,7 @@ def unpainted():
     """Figures are made, only not painted, which would be much of the time of a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(style, "png", lambda figure: PIXEL)
+        patch.setattr(style, "vector", lambda figure, kind: b"")
         yield
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support import exit_code
 
+from configs import folder
 from configs.digits_cold5 import get_config
 from rose_jax import commandline, experiment
 from rose_jax.config import Config, validate
@@ -258,6 +259,22 @@ def test_any_value_makes_a_folder_name_and_many_make_a_short_one():
     name = default_workdir(config, many).name
     assert len(name) < 255
     assert name != default_workdir(config, many | {"section.key39": 0.25}).name
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"data.name": "pets"}, "pets_folder_seed0"),
+        ({"data.name": "pets", "scenario.tasks": 3}, "pets_folder_scenario.tasks=3_seed0"),
+        ({"data.dataset": "npz:/some/where/birds.npz"}, "birds_folder_seed0"),
+        ({"data.dataset": "tfds:birds/small:1.2.0"}, "birds-small-1.2.0_folder_seed0"),
+    ],
+)
+def test_runs_on_own_images_are_named_by_these(keys, name):
+    unchanged, config = folder.get_config(), folder.get_config()
+    for key, value in keys.items():
+        put(config, key, value)
+    assert default_workdir(config, commandline.changed_keys(config, unchanged)).name == name
 
 
 def test_the_folder_is_found_again_by_the_same_command_only():

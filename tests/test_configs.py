@@ -46,9 +46,9 @@ def get_config(name, arg=""):
     return validate(importlib.import_module(f"configs.{name}").get_config(arg))
 
 
-def test_there_are_fourteen_and_the_demo():
+def test_there_are_fourteen_the_demo_and_your_own():
     files = {path.stem for path in Path("configs").glob("*.py")} - {"__init__"}
-    assert files == {*PAPER, "digits_cold5"}
+    assert files == {*PAPER, "digits_cold5", "folder"}
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -149,9 +149,8 @@ def test_every_setting_builds_and_shape_checks(name, encoder, one_device):
     spec = KNOWN[config.data.dataset]
     config.model.encoder = encoder
     encoder = make_encoder(config.model)
-    transform = augment.train_transform(
-        config.data.augment, normalisation=config.data.normalisation, pad=config.data.pad
-    )
+    normalise = augment.eval_transform(config.data.normalisation)
+    transform = augment.train_transform(config.data.augment, normalise=normalise, pad=config.data.pad)
     shape = (spec.image_size, spec.image_size, 3)
     objective = make_objective("base", make_parts(config, encoder, spec.num_classes, shape, transform))
     task = Task(*(jax.ShapeDtypeStruct((), jnp.int32),) * 3, jax.ShapeDtypeStruct((), jnp.float32))

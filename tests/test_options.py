@@ -26,7 +26,7 @@ NOT_ZERO = {
 BELOW_ONE = {"dpcr.threshold", *(key for key in FLOATS if key.endswith(".momentum"))}
 UP_TO_ONE = {"metric.per_class_weight", "fecam.beta", "cotta.teacher", "cotta.restore", "cotta.confidence"}
 MAY_BE_ZERO = {  # of the integers
-    *("seed", "data.pad", "data.images_per_class", "data.decode_workers", "efc.pad", "ssre.pad"),
+    *("seed", "data.pad", "data.images_per_class", "data.size", "data.decode_workers", "efc.pad", "ssre.pad"),
     *("pass_.pad", "il2a.pad", "il2a.recipe.first.epochs"),
     *("scenario.first_classes", "scenario.class_order_seed", "train.checkpoint_every", "metric.refresh"),
     *("lwf.official.first.epochs", "dpcr.refresh", "frozen.recipe.later.epochs", "simclr.hidden"),
@@ -159,14 +159,15 @@ def test_keys_that_change_no_number():
 
 
 def test_choices_are_what_the_tables_hold():
-    from rose_jax.data import augment, sources
+    from rose_jax.data import augment
     from rose_jax.evolution import SOLVERS
     from rose_jax.evolution.gd import INITS
+    from rose_jax.models.resnet import STEMS
 
     tables = {
-        "data.dataset": sources.KNOWN,
         "data.augment": augment.TRAIN,
-        "data.normalisation": augment.NORMALISATION,
+        "data.normalisation": (*augment.NORMALISATION, "measured"),
+        "model.stem": (*STEMS, "by_size"),
         "efc.augment": ("", *augment.TRAIN),
         "evolution.solver": SOLVERS,
         "evolution.gd_init": INITS,

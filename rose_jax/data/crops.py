@@ -1,4 +1,4 @@
-"""Crops of full-resolution images on the host, as torchvision's RandomResizedCrop and Resize + CenterCrop."""
+"""Crops of full-resolution images on the host; the random one and the 8/7 one are torchvision's."""
 
 import math
 
@@ -41,6 +41,15 @@ def central_box(width: int, height: int) -> Box:
         w = round(height * _RATIO[1])
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
+
+
+def fit_square(image: Image.Image, size: int) -> np.ndarray:
+    """uint8 [size, size, 3]: the shorter side to `size`, then the central square; an image of that size as it is."""
+    width, height = (round(size * side / min(image.size)) for side in image.size)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - size) // 2, (height - size) // 2
+    return np.asarray(image.crop((left, top, left + size, top + size)))
 
 
 def resize_and_center_crop(image: Image.Image, size: int) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 import io
 
-from PIL import Image
+import numpy as np
+from PIL import Image, ImageOps
 
 from rose_jax.errors import UserError
 
@@ -13,6 +14,20 @@ def open_rgb(data: bytes, name: str) -> Image.Image:
         with Image.open(io.BytesIO(data)) as image:
             return image.convert("RGB")
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError or its own, by file type
+        raise _undecodable(name, error) from error
+
+
+def open_upright(data: bytes, name: str) -> Image.Image:
+    """An image file of any kind as RGB, turned as its camera was held; 16 bits of gray become 8."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode.startswith("I"):
+                levels = np.asarray(image).astype(np.int64)
+                return Image.fromarray(
+                    (levels >> 8 if levels.max() > 255 else levels).clip(0, 255).astype(np.uint8)
+                ).convert("RGB")
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except Exception as error:
         raise _undecodable(name, error) from error
 
 
@@ -37,4 +52,4 @@ def checked_image(data: bytes, name: str, side: int = 0) -> bytes:
 
 
 def _undecodable(name: str, error: Exception) -> UserError:
-    return UserError(f"{name} does not decode as an image ({error}). Replace that file and prepare the set again.")
+    return UserError(f"{name} does not decode as an image ({error}). Replace or remove that file.")

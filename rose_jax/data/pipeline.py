@@ -12,10 +12,10 @@ import numpy as np
 
 from rose_jax.config import TrainOptions
 from rose_jax.data import streaming
+from rose_jax.data.dataset import ArraySplit, Dataset, RecordSplit
 from rose_jax.data.order import epoch_order
 from rose_jax.data.resident import flatten, gather
 from rose_jax.data.scenario import Scenario
-from rose_jax.data.sources import ArraySplit, Dataset, RecordSplit
 from rose_jax.runtime.sharding import Layout
 
 Rows = tuple[jax.Array, jax.Array, jax.Array]  # uint8 images [n, h, w, 3], internal labels [n], mask [n]

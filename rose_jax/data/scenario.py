@@ -1,5 +1,6 @@
 """Which classes come when: class order, task splits, and the images of each task and test stage."""
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,11 @@ class Scenario:
     @property
     def num_classes(self) -> int:
         return len(self.class_order)
+
+    @property
+    def equal(self) -> bool:
+        """Whether all tasks, or all but the first, have as many classes."""
+        return len(set(self.sizes[1:])) <= 1
 
     @property
     def num_tasks(self) -> int:
@@ -85,13 +91,26 @@ def _class_order(config: ScenarioOptions, num_classes: int) -> np.ndarray:
 
 
 def _task_sizes(config: ScenarioOptions, num_classes: int) -> tuple[int, ...]:
-    """Cold T: T equal tasks. Warm T: a first task (half of the classes unless told), then T equal ones."""
+    """Cold T: T equal tasks. Warm T: a first task (half of the classes unless told), then T equal ones.
+
+    If the classes do not divide into T, the last tasks have one class fewer than the others.
+    """
     first = (config.first_classes or num_classes // 2) if config.start == "warm" else 0
     rest = num_classes - first
-    if rest <= 0 or rest % config.tasks:
-        before, also = (f"a first task of {first} and ", " or first_classes") if first else ("", "")
+    before, also = (f"a first task of {first} and ", " or first_classes") if first else ("", "")
+    if rest < config.tasks:
         raise UserError(
-            f"{num_classes} classes do not split into {before}{config.tasks} equal tasks. Choose "
+            f"{num_classes} classes do not split into {before}{config.tasks} tasks of one class or more. Choose "
             f"config.scenario.tasks{also} so that they do, or give config.scenario.task_sizes."
         )
-    return ((first,) if first else ()) + (rest // config.tasks,) * config.tasks
+    size, larger = divmod(rest, config.tasks)
+    sizes = (size + 1,) * larger + (size,) * (config.tasks - larger)
+    if larger:
+        logging.warning(
+            "%d classes do not divide into %s%d tasks: these have %s classes.",
+            num_classes,
+            before,
+            config.tasks,
+            ", ".join(map(str, sizes)),
+        )
+    return ((first,) if first else ()) + sizes

@@ -1,24 +1,30 @@
 """Datasets by name, read without TensorFlow from array_record files that TFDS has prepared.
 
-Small sets become memory-mapped uint8 arrays; ImageNet-100 stays encoded, with random access. Labels are the
-dataset's own ids; class order and tasks belong to scenario.py.
+The paper's sets and the digits are here; any other (own.py) comes through the same `load`. Small sets become
+memory-mapped uint8 arrays; ImageNet-100 stays encoded, with random access.
 """
 
-import functools
-import hashlib
 import logging
-import os
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from rose_jax.data import own
+from rose_jax.data.dataset import ArraySplit as ArraySplit
+from rose_jax.data.dataset import Dataset as Dataset
+from rose_jax.data.dataset import RecordSplit as RecordSplit
 from rose_jax.data.prepare import cache
+from rose_jax.data.records import (
+    DATA_DIR_VARIABLE,
+    DEFAULT_DATA_DIR,
+    TfdsRecords,
+    data_folder,
+    forget_open_records,
+    newest_version,
+    open_records,
+)
 from rose_jax.errors import UserError, unknown
-
-DATA_DIR_VARIABLE = "ROSE_JAX_DATA"
-DEFAULT_DATA_DIR = "~/rose_jax_data"
 
 
 class Spec(NamedTuple):
@@ -41,106 +47,27 @@ KNOWN: dict[str, Spec] = {
 }
 
 
-@dataclass(frozen=True)
-class ArraySplit:
-    images: np.ndarray  # uint8 [n, H, W, 3], memory-mapped or in memory
-    labels: np.ndarray  # int32 [n], original ids 0..C-1
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True)
-class RecordSplit:
-    source: "EncodedImages"
-    labels: np.ndarray  # int32 [n], original ids 0..C-1
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def encoded(self, i: int) -> bytes:
-        """The PNG or JPEG file of image i."""
-        return self.source.encoded(i)
-
-    def name(self, i: int) -> str:
-        """Where image i came from, for messages."""
-        return self.source.name(i)
-
-
-class EncodedImages(Protocol):
-    """Random access to image files. Must pickle cheaply, because every worker process gets a copy."""
-
-    def encoded(self, i: int) -> bytes: ...
-    def name(self, i: int) -> str: ...
-
-
-@dataclass(frozen=True)
-class TfdsRecords:
-    """Records of a prepared TFDS split, opened on first use in each process."""
-
-    builder_dir: str
-    split: str
-    rows: np.ndarray | None = None  # int64 [n] record of each image, if only some of the records are wanted
-
-    def encoded(self, i: int) -> bytes:
-        return open_records(self.builder_dir, self.split)[self._row(i)]["image"]
-
-    def name(self, i: int) -> str:
-        row = self._row(i)
-        return f"{cache.record_name(open_records(self.builder_dir, self.split)[row], row)} in {self.builder_dir}"
-
-    def _row(self, i: int) -> int:
-        return int(i if self.rows is None else self.rows[i])
-
-
-@dataclass(frozen=True)
-class Dataset:
-    name: str
-    num_classes: int
-    class_names: tuple[str, ...]
-    image_size: int
-    train: ArraySplit | RecordSplit
-    test: ArraySplit | RecordSplit
-    kind: str = "complete"  # | partial | synthetic
-
-    def pooled(self, side: int) -> "Dataset":
-        """Images of 1/side the size: averages of whole pixels, rounded; encoded ones are decoded to that size."""
-        if side == 1:
-            return self
-        if self.image_size % side:
-            raise UserError(
-                f"config.data.pool {side} does not divide the images' {self.image_size} pixels a side."
-            )
-        size = self.image_size // side
-
-        def small(split: ArraySplit | RecordSplit) -> ArraySplit | RecordSplit:
-            if isinstance(split, RecordSplit):
-                return split
-            images = np.asarray(split.images).reshape(len(split), size, side, size, side, 3)
-            return ArraySplit(
-                ((images.sum((2, 4), np.uint32) + side**2 // 2) // side**2).astype(np.uint8), split.labels
-            )
-
-        return replace(self, image_size=size, train=small(self.train), test=small(self.test))
-
-    @property
-    def identity(self) -> str:
-        """A text that other data does not have; a run is only continued on the data it began with."""
-        labels = np.concatenate([self.train.labels, self.test.labels]).astype("<i4")
-        digest = hashlib.sha256(labels.tobytes() + "\n".join(self.class_names).encode()).hexdigest()[:12]
-        return f"{self.kind} {self.name}, {len(self.train)} + {len(self.test)} images, labels {digest}"
-
-
 def load(
-    name: str, data_dir: str | None = None, *, class_list: str | None = None, synthetic_if_missing: bool = False
+    name: str,
+    data_dir: str | None = None,
+    *,
+    class_list: str | None = None,
+    synthetic_if_missing: bool = False,
+    own_name: str = "",
+    size: int = 0,
 ) -> Dataset:
-    """The dataset `name` (see KNOWN) from `data_dir`, by default $ROSE_JAX_DATA or ~/rose_jax_data.
+    """The dataset `name` (see KNOWN, and own.py for others) from `data_dir`, by default $ROSE_JAX_DATA or ~/rose_jax_data.
 
     class_list: path of another hundred wnids for imagenet100. synthetic_if_missing: if the data is not there,
-    made-up images of the same shape and number of classes instead of an error.
+    made-up images of the same shape and number of classes instead of an error. own_name, size: of own sets.
     """
+    if own.is_own(name):
+        return own.load(name, own_name, size, data_folder(data_dir))
     if name not in KNOWN:
-        raise unknown("dataset", name, KNOWN)
+        raise unknown("dataset", name, [*KNOWN, *own.FORMS])
+    if own_name or size:
+        key = "name" if own_name else "size"
+        raise UserError(f"config.data.{key} is for images of your own; {name} is as it is. Leave it out.")
     if class_list and name != "imagenet100":
         raise UserError(f"A class list chooses among ImageNet's classes; {name} has none. Leave it empty.")
     if name == "digits":
@@ -157,40 +84,20 @@ def load(
     return _load_prepared(name, found, root, class_list)
 
 
-def data_folder(data_dir: str | None = None) -> Path:
-    return Path(data_dir or os.environ.get(DATA_DIR_VARIABLE) or DEFAULT_DATA_DIR).expanduser()
-
-
 def find_prepared(name: str, root: Path, class_list: str | None = None, *, ours_only: bool = False) -> Path | None:
     """The newest complete version of the dataset below `root`: ours if there is one, else TFDS's own."""
     stock = [root / KNOWN[name].stock] if KNOWN[name].stock and not ours_only else []
     for folder in (our_folder(name, root, class_list), *stock):
-        found = [path.parent for path in folder.glob("*.*.*/dataset_info.json")]
-        if found:
-            return max(
-                found, key=lambda path: [int(part) if part.isdigit() else 0 for part in path.name.split(".")]
-            )
+        found = newest_version(folder)
+        if found is not None:
+            return found
     return None
-
-
-def open_records(builder_dir: str, split: str) -> Any:
-    """The random-access TFDS source of a split, opened once in each process; images are encoded files."""
-    return _open_records(builder_dir, split, os.getpid())
-
-
-@functools.lru_cache(maxsize=16)
-def _open_records(builder_dir: str, split: str, process: int) -> Any:
-    del process  # only part of the cache key: a forked worker must not share file positions with its parent
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(builder_dir)
-    return builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
 
 
 def _load_prepared(name: str, builder_dir: Path, root: Path, class_list: str | None) -> Dataset:
     import tensorflow_datasets as tfds
 
-    _open_records.cache_clear()  # the files may have been prepared again since
+    forget_open_records()  # the files may have been prepared again since
     spec = KNOWN[name]
     builder = tfds.builder_from_directory(str(builder_dir))
     stock = builder.name == spec.stock

@@ -15,7 +15,7 @@ from absl import flags
 from PIL import Image
 
 from rose_jax.data import crops, decode
-from rose_jax.data.sources import RecordSplit
+from rose_jax.data.dataset import RecordSplit
 from rose_jax.errors import UserError
 
 Batch = tuple[np.ndarray, np.ndarray]

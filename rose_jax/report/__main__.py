@@ -18,11 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", metavar="DIR", help="where to write (default: the run itself; for several, ./comparison)"
     )
+    parser.add_argument("--latex", action="store_true", help="also report.tex: the tables, and figures as PDF")
     flags = parser.parse_args(arguments)
     runs = list({Path(run).resolve(): run for run in flags.runs}.values())  # a run that is named twice counts once
     out = flags.out or (runs[0] if len(runs) == 1 else "comparison")
     try:
-        written = report.write_several(runs, out)
+        written = report.write_several(runs, out, flags.latex)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -33,8 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(written.text)
     print()
-    for path in (written.html, Path(out) / "report.md", Path(out) / "report.csv", *written.figures):
+    others = [Path(out) / name for name in ("report.md", "report.csv", *["report.tex"] * flags.latex)]
+    for path in (written.html, *others, *written.figures):
         print(path)
+    print("Each figure is there as .pdf and .svg, too.")
     return 0
 
 

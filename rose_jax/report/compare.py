@@ -10,6 +10,7 @@ from rose_jax.config import FREE_KEYS
 from rose_jax.report import paper
 from rose_jax.report.runs import Number, Run, Score, one_line
 
+_NAMES = ("seed", "name", *FREE_KEYS)  # which say nothing of what a run computes
 MARKS = {"ours": " *", "published": " †"}  # by Score.origin
 
 
@@ -81,9 +82,32 @@ def group(runs: Sequence[Run]) -> list[Group]:
             home.append(run)
     titles = [short_title(g[0]) for g in gathered]
     folders = [one_line(g[0].workdir.resolve().name) for g in gathered]
+    told = [
+        _difference(g[0], [h[0] for h, t in zip(gathered, titles, strict=True) if t == title])
+        for g, title in zip(gathered, titles, strict=True)
+    ]
+    titles = [f"{t}, {d}" if d and titles.count(t) > 1 else t for t, d in zip(titles, told, strict=True)]
     titles = [t if titles.count(t) == 1 else f"{t} ({f})" for t, f in zip(titles, folders, strict=True)]
     titles = [t if titles.count(t) == 1 else f"{t} #{i + 1}" for i, t in enumerate(titles)]
     return [Group(tuple(g), t) for g, t in zip(gathered, titles, strict=True)]
+
+
+def _difference(run: Run, others: Sequence[Run]) -> str:
+    """ "alpha 0.02": the one or two options of a run's config that the others do not share; "" if there are more."""
+    flat = [flatten(other.config) for other in others]
+    every = [key for key in dict.fromkeys(key for config in flat for key in config) if key not in _NAMES]
+    keys = [key for key in every if len({repr(config.get(key)) for config in flat}) > 1]
+    here = flatten(run.config)
+    named = [f"{key.rsplit('.', 1)[-1]} {one_line(here.get(key, '-'))}" for key in keys]
+    return ", ".join(named) if 1 <= len(named) <= 2 else ""
+
+
+def distinct_names(groups: Sequence[Group]) -> list[str]:
+    """The titles without the parts that they all share, for the legend of a figure that they share."""
+    parts = [group.title.split(", ") for group in groups]
+    common = set.intersection(*map(set, parts)) if len(groups) > 1 else set()
+    short = [", ".join(part for part in found if part not in common) for found in parts]
+    return short if all(short) and len(set(short)) == len(short) else [group.title for group in groups]
 
 
 def spread(values: Iterable[Number]) -> Spread | None:
@@ -108,7 +132,8 @@ def short_title(run: Run) -> str:
 
 def identity(run: Run) -> tuple[Any, ...]:
     """All of the setting and the config that can change a number, except the seed."""
-    setting = {k: v for k, v in run.setting.items() if k not in ("seed", "note")}
+    # Names and normalisation follow from the data, and runs of earlier versions do not have them.
+    setting = {k: v for k, v in run.setting.items() if k not in ("seed", "note", "class_names", "images")}
     config = {k: v for k, v in flatten(run.config).items() if k not in ("seed", *FREE_KEYS)}
     return setting, config
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rose_jax.report import figures, paper, studies, style, tables
+from rose_jax.report import figures, glossary, paper, studies, tables
 from rose_jax.report.compare import Group, points
-from rose_jax.report.plots import Data
+from rose_jax.report.plots import Data, Painted
 from rose_jax.report.runs import Run, one_line
 from rose_jax.report.tables import Table
 
@@ -15,10 +15,9 @@ class Picture(NamedTuple):
     """A figure of the report, before or after it is drawn."""
 
     data: Data  # see plots.py
-    name: str  # of its file, figures/NAME.png; "" if it has none
-    title: str
+    name: str  # of its files, figures/NAME.png, .pdf and .svg; "" if it has none
     caption: str
-    painted: tuple[bytes, bytes] = (b"", b"")  # as PNG, on a light and on a dark background
+    painted: Painted | None = None
 
 
 class Section(NamedTuple):
@@ -31,6 +30,8 @@ class Section(NamedTuple):
     mark: str = ""  # a sentence that must not be overlooked
     code: Sequence[tuple[str, str]] = ()  # (summary, verbatim text); with a summary it is folded away
     level: int = 2
+    folded: str = ""  # the tables are long, and under this summary
+    terms: Sequence[tuple[str, str]] = ()  # words and what they mean
 
 
 # The report's own figures by name, in the order of the page: title, caption, what it shows.
@@ -43,8 +44,13 @@ FIGURES: dict[str, tuple[str, str, Callable[[Group], Data]]] = {
     "old_new": (
         "old and new classes",
         "Last accuracy on old and new classes. After a cold start the last task's classes are new, after a warm start "
-        "those of all tasks but the first. The paper's fig:oldnew has base, projector, RoSE and LDC (cold) or FCS (warm).",
+        "those of all tasks but the first. The paper's Figure 4 has base, projector, RoSE and LDC (cold) or FCS (warm).",
         figures.old_new,
+    ),
+    "per_class": (
+        "accuracy on each class",
+        "Last accuracy on each class; where there are many, on those in which the methods differ most.",
+        figures.per_class,
     ),
     "confusion": (
         "confusion by task",
@@ -72,16 +78,22 @@ def document(groups: Sequence[Group]) -> list[Section]:
         heading = f"{groups[0].title}, {len(runs)} seeds" if len(runs) > 1 else groups[0].title
         return sections(groups[0], heading)
     title, caption, _ = FIGURES["curves"]
+    differing = tables.config_differences(runs)
     found = [
         Section(f"{len(runs)} runs", [f"{one_line(g.title)}: {sentence(g)}" for g in groups], level=1),
         Section("Last accuracy side by side", tables=[tables.comparison(groups)]),
-        Section(_upper(title), picture=Picture(figures.curves(groups, title), "curves", "", caption)),
-        Section("What differs in the configs", tables=[tables.config_differences(runs)]),
+        Section(_upper(title), picture=Picture(figures.curves(groups), "curves", caption + _drawn(groups))),
+        Section(
+            "What differs in the configs",
+            tables=[differing],
+            folded=f"{len(differing.rows)} options" if differing else "",
+        ),
     ]
     for section in (section for group in groups for section in sections(group, group.title)):
         picture = section.picture and section.picture._replace(name="")  # files are of the comparison alone
         found.append(section._replace(picture=picture))
-    return found
+    words = [section for section in found if section.terms]  # once, at the end
+    return [*(section for section in found if not section.terms), *_merged(words)]
 
 
 def sections(group: Group, heading: str) -> list[Section]:
@@ -93,17 +105,28 @@ def sections(group: Group, heading: str) -> list[Section]:
         Section("The paper's table, ours beside it", tables=[tables.beside_paper(group)]),
         Section("Methods", tables=[tables.methods(group)]),
     ]
-    beside = {"curves": [tables.stages(group)], "cost": [tables.cost(group), tables.training(run)]}
+    classes = tables.per_class(group)
+    beside = {
+        "curves": [tables.stages(group)],
+        "per_class": [classes],
+        "cost": [tables.cost(group), tables.training(run)],
+    }
     for name, (title, caption, data) in FIGURES.items():
-        picture = Picture(data(group), name, style.title(group.title, title), caption)
-        found.append(Section(_upper(title), tables=beside.get(name, []), picture=picture))
+        picture = Picture(data(group), name, caption)
+        folded = f"All {len(classes.rows)} classes" if name == "per_class" and classes else ""
+        found.append(Section(_upper(title), tables=beside.get(name, []), picture=picture, folded=folded))
     for one in studies.of(group):
         if one.name not in FIGURES:  # its figure's file would take the place of one of the report's own
-            where = f"Beside the paper's {one.paper}." if one.paper else "Not in the paper."
+            where = f"Beside the paper's {paper.place(one.paper)}." if one.paper else "Not in the paper."
             caption = f"{_upper(one.title)}. {where}"
-            picture = Picture(one.figure, one.name, style.title(group.title, one.title), caption)
+            picture = Picture(one.figure, one.name, caption)
             found.append(Section(f"Study {one.name}: {one.title}", [one.says], [one.table], picture))
-    return [*found, Section("How to repeat this", code=[block for run in group.runs for block in _repeat(run)])]
+    words = Section("What the words mean", terms=glossary.of(group.methods))
+    return [
+        *found,
+        words,
+        Section("How to repeat this", code=[block for run in group.runs for block in _repeat(run)]),
+    ]
 
 
 def sentence(group: Group) -> str:
@@ -113,7 +136,8 @@ def sentence(group: Group) -> str:
     start = f", {run.start} start" if run.start else ""
     split = f": {sum(sizes)} classes in {_split(sizes)}" if sizes else f": {run.tasks} tasks" if run.tasks else ""
     order = run.setting.get("class_order")
-    first = ", ".join(str(c) for c in order[:5]) if isinstance(order, list) else ""
+    own = str(run.setting.get("data", "")).startswith("own")  # whose classes are known by name
+    first = ", ".join(str(c) for c in (run.class_names if own else order)[:5]) if isinstance(order, list) else ""
     order_part = f" The class order begins {first}." if first else ""
     seeds = ", ".join(one_line(r.seed) for r in group.runs if r.seed is not None)
     seed_part = f" Seed{'s' if len(group.runs) > 1 else ''} {seeds}." if seeds else ""
@@ -165,6 +189,18 @@ def _split(sizes: Sequence[int]) -> str:
 def _value(value: object) -> str:
     nested = isinstance(value, dict | list)
     return one_line(json.dumps(value, ensure_ascii=False, default=str) if nested else value)
+
+
+def _drawn(groups: Sequence[Group]) -> str:
+    few = any(len(group.methods) > figures.MOST_CURVES // len(groups) for group in groups)
+    return " Colours are methods, dashes and markers are runs." + (
+        " Of each run its leading methods." if few else ""
+    )
+
+
+def _merged(words: Sequence[Section]) -> list[Section]:
+    terms = dict(term for section in words for term in section.terms)
+    return [words[0]._replace(terms=tuple(terms.items()))] if words else []
 
 
 def _upper(text: str) -> str:

@@ -4,28 +4,64 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from rose_jax.report import plots, style
+from rose_jax.report import compare, plots, style
 from rose_jax.report.compare import Group, spread
 from rose_jax.report.runs import Grid
 
-MOST_CURVE_PANELS = 6
+MOST_CURVES = 10  # of several runs in one axis
+MOST_CLASSES = 30
 MOST_BARS = 6  # methods whose bars are still wide enough for a number above each
 MOST_GRIDS = 4
-PAPER_OLD_NEW = ("base", "projector", "ldc", "fcs", "rose")  # rows of fig:oldnew: ldc after a cold start, fcs warm
+PAPER_OLD_NEW = (
+    "base",
+    "projector",
+    "ldc",
+    "fcs",
+    "rose",
+)  # rows of its Figure 4: ldc after a cold start, fcs warm
 
 
-def curves(groups: Sequence[Group], title: str = "") -> dict[str, Any]:
-    """Accuracy over all seen classes after each task, a panel per group; a band of one deviation over several seeds."""
-    panels = []
-    for group in groups[:MOST_CURVE_PANELS]:
-        runs = {m: [score.per_stage for score in group.scores(m)] for m in group.methods}
-        lines = [plots.by_stage(m, _label(group, m), runs[m]) for m in runs]
-        panels.append({"title": style.title(group.title, title) if title else "", "series": lines})
-    return plots.stage_lines() | {"panels": panels}
+def curves(groups: Sequence[Group]) -> dict[str, Any]:
+    """Accuracy over all seen classes after each task; a band of one deviation over several seeds.
+
+    Several groups lie in one axis: colours are methods, dashes and markers are groups, which are named by what differs.
+    Of each only its leading methods are drawn, if all would be too many.
+    """
+    lines, most = [], max(MOST_CURVES // len(groups), 1)
+    for number, (group, name) in enumerate(zip(groups, compare.distinct_names(groups), strict=True)):
+        chosen = group.methods if len(groups) == 1 else group.leading(group.methods, most)
+        for method in chosen:
+            label = _label(group, method) + (f", {style.short(name, 30)}" if len(groups) > 1 else "")
+            lines.append(
+                plots.by_stage(method, label, [s.per_stage for s in group.scores(method)], variant=number)
+            )
+    return plots.stage_lines(*lines)
+
+
+def per_class(group: Group) -> dict[str, Any]:
+    """Last accuracy on every class, a dot per method; of many classes those in which the methods differ most."""
+    names = group.runs[0].class_names
+    known = [m for m in group.methods if all(len(s.per_class) == len(names) for s in group.scores(m))]
+    chosen = group.leading(known, MOST_GRIDS) if names else []
+    values = {m: _means(group, m, len(names)) for m in chosen}
+
+    def range_of(c: int) -> float:
+        found = [value for value in (v[c] for v in values.values()) if value is not None]
+        return max(found, default=0.0) - min(found, default=0.0)
+
+    kept = sorted(sorted(range(len(names)), key=range_of, reverse=True)[:MOST_CLASSES])
+    series = [{"method": m, "label": _label(group, m), "y": [v[c] for c in kept]} for m, v in values.items()]
+    return {"kind": "dots", "x": "last accuracy, %", "groups": [names[c] for c in kept], "series": series}
+
+
+def _means(group: Group, method: str, classes: int) -> list[float | None]:
+    """[class] last accuracy, averaged over seeds."""
+    found = [spread(score.per_class[c] for score in group.scores(method)) for c in range(classes)]
+    return [one.mean if one else None for one in found]
 
 
 def old_new(group: Group) -> dict[str, Any]:
-    """Last accuracy on old and on new classes, as in the paper's fig:oldnew; bars of one method would compare nothing."""
+    """Last accuracy on old and on new classes, as in the paper's Figure 4; bars of one method would compare nothing."""
     known = [m for m in group.methods if group.over_seeds(m, "old") and group.over_seeds(m, "new")]
     chosen = group.leading(known, MOST_BARS, PAPER_OLD_NEW)
     colors = [style.look(m).color for m in chosen]

@@ -8,6 +8,25 @@ from importlib import resources
 
 MAIN_TABLES = {"cold": "tab:b0", "warm": "tab:b50"}
 
+# Where the paper prints a table or figure, for readers; those from Table 7 on are in its supplement.
+PLACES = {
+    "fig:testnum": "Figure 3",
+    "fig:oldnew": "Figure 4",
+    "fig:acc_stage": "Figure 5",
+    "fig:driftcifar": "Figure 6",
+    "tab:b0": "Table 1",
+    "tab:b50": "Table 2",
+    "tab:ttt_compare": "Table 3",
+    "tab:unbalanced": "Table 4",
+    "tab:queue_capacity": "Table 5",
+    "tab:inference_time": "Table 6",
+    "tab:eliminate": "Table 7",
+    "tab:eliminate2": "Table 8",
+    "tab:alltttb0b50": "Table 10",
+    "tab:oracle": "Table 11",
+    "tab:statistic": "Table 12",
+}
+
 DATASETS = {
     "cifar100": "CIFAR-100",
     "tinyimagenet": "TinyImageNet",
@@ -75,6 +94,11 @@ def _in_setting(dataset: str, start: str, tasks: int) -> list[Cell]:
 def label(method: str) -> str:
     """The method as the paper spells it; a name the paper does not have stays as it is."""
     return _load()[1].get(canonical(method), method)
+
+
+def place(label: str) -> str:
+    """ "Table 1" for tab:b0; what is no label of the paper's stays as it is."""
+    return PLACES.get(label, label)
 
 
 def dataset_label(dataset: str) -> str:

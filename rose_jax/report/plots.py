@@ -4,19 +4,22 @@
     {"kind": "bars", "y", "digits", "groups": [text], "series": [SERIES]}
     {"kind": "rows", "x", "series": [SERIES with one value]}
     {"kind": "histograms", "x", "series": [SERIES without spread]}
+    {"kind": "dots", "x", "groups": [text], "series": [SERIES]}
     {"kind": "grids", "x", "y", "colors", "top", "panels": [{"title", "rows": [[number | None]]}]}
 
 A panel's own "y" takes the place of the figure's, and its axis a range of its own.
 SERIES: {"method", "label", "y": [number | None], "std": [...], "x": [...], "variant": 0, "paper": False}. The method
-gives the colour; variants of one method differ in dash and marker.
+gives the colour; variants of one method differ in dash and marker. No figure has a title in it: a paper's are in their
+captions, and so are the page's.
 """
 
+import contextlib
 import itertools
 import logging
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -63,36 +66,67 @@ def log_lines(x: str, lines: Sequence[Data]) -> dict[str, Any]:
     return {"kind": "lines", "x": x, "y": "last accuracy, %", "log_x": True, "panels": [{"series": lines}]}
 
 
-def png(data: Data, title: str, theme: str) -> bytes | None:
+class Painted(NamedTuple):
+    """A figure in all its forms."""
+
+    light: bytes  # PNG, as `dark`
+    dark: bytes
+    pdf: bytes
+    svg: bytes
+
+
+def paint(data: Data, name: str) -> Painted | None:
+    """None if there is nothing to draw. name: for the log."""
+    forms: dict[str, bytes] = {}
+    for theme in ("light", "dark"):
+        with _drawing(theme):
+            figure = draw(data, name)
+            if figure is None:
+                return None
+            forms[theme] = style.png(figure)
+            if theme == "light":
+                forms |= {kind: style.vector(figure, kind) for kind in ("pdf", "svg")}
+    return Painted(**forms)
+
+
+def png(data: Data, name: str, theme: str) -> bytes | None:
     """The figure under a theme, "light" or "dark", as PNG; None if there is nothing to draw."""
-    with matplotlib.rc_context(style.theme(theme)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a name in a script the font lacks
-        figure = draw(data, title)
+    with _drawing(theme):
+        figure = draw(data, name)
         return None if figure is None else style.png(figure)
 
 
-def draw(data: Data, title: str) -> Figure | None:
+@contextlib.contextmanager
+def _drawing(theme: str) -> Iterator[None]:
+    with matplotlib.rc_context(style.theme(theme)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a name in a script the font lacks
+        yield
+
+
+def draw(data: Data, name: str = "") -> Figure | None:
     """The figure that `data` describes; None if there is nothing to draw, or, since data from a file may be anything,
     if it cannot be drawn: a report without one figure is better than none."""
     try:
-        return _KINDS[data["kind"]](data, title)
+        return _KINDS[data["kind"]](data)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        logging.getLogger(__name__).warning("no figure %r: %r", title, error)
+        logging.getLogger(__name__).warning("no figure %r: %r", name, error)
         return None
 
 
-def _lines(data: Data, title: str) -> Figure | None:
+def _lines(data: Data) -> Figure | None:
     """Panels one below the other, each with its lines and, over several draws, a band of one deviation."""
     panels = [p for p in data["panels"] if any(np.isfinite(_column(one["y"])).any() for one in p["series"])]
     if not panels:
         return None
-    figure = Figure(figsize=(6.6, 3.9 if len(panels) == 1 else 3.1 * len(panels)), layout="constrained")
+    longest = max(len(_label(one)) for panel in panels for one in panel["series"])
+    size = (7.8 if longest > 24 else 6.6, 3.9 if len(panels) == 1 else 3.1 * len(panels))  # room for the legend
+    figure = Figure(figsize=size, layout="constrained")
     alike = not any("y" in panel for panel in panels)
     grid = figure.subplots(len(panels), 1, sharey=alike, squeeze=False)[:, 0]
     for axes, panel in zip(grid, panels, strict=True):
         _line_panel(axes, panel["series"], bool(data.get("log_x")), LEAST_RANGE if alike else 0.0)
         axes.set(xlabel=one_line(data["x"]), ylabel=one_line(panel.get("y", data.get("y", ""))))
-        axes.set_title(", ".join(filter(None, (title, one_line(panel.get("title", ""))))))
+        axes.set_title(one_line(panel.get("title", "")))
     return figure
 
 
@@ -131,12 +165,12 @@ def _line_panel(axes: Axes, series: Sequence[Data], log_x: bool, least_range: fl
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=2.6)
 
 
-def _bars(data: Data, title: str) -> Figure | None:
+def _bars(data: Data) -> Figure | None:
     """Groups of vertical bars, in each group one bar per series with its value above."""
     series, groups = data["series"], [one_line(g) for g in data["groups"]]
     if not series or not groups:
         return None
-    figure, axes = _one_panel(title, 3.6)
+    figure, axes = _one_panel(3.6)
     axes.margins(y=0.12)
     width, digits = 0.84 / len(series), int(data.get("digits", 1))
     for position, one in enumerate(series):
@@ -151,12 +185,12 @@ def _bars(data: Data, title: str) -> Figure | None:
     return figure
 
 
-def _rows(data: Data, title: str) -> Figure | None:
+def _rows(data: Data) -> Figure | None:
     """A horizontal bar per series, the first on top."""
     series = [one for one in data["series"] if finite(one["y"][0]) is not None]
     if not series:
         return None
-    figure, axes = _one_panel(title, 1.2 + 0.34 * len(series))
+    figure, axes = _one_panel(1.2 + 0.34 * len(series))
     ends = []
     for level, one in enumerate(series):
         (value, *_), (reach, *_) = _values(one)
@@ -169,7 +203,27 @@ def _rows(data: Data, title: str) -> Figure | None:
     return figure
 
 
-def _histograms(data: Data, title: str) -> Figure | None:
+def _dots(data: Data) -> Figure | None:
+    """A line of dots per group, one for each series, the first group on top."""
+    series, groups = data["series"], [style.short(one_line(g)) for g in data["groups"]]
+    if not series or not groups:
+        return None
+    figure, axes = _one_panel(1.3 + 0.22 * len(groups))
+    levels = np.arange(len(groups))
+    for one in series:
+        look = style.look(one["method"])
+        size, above = (7.0, 4) if look.stands_out else (5.5, 3)
+        dots = axes.plot(_values(one)[0], levels, look.marker, color=look.color, markersize=size, zorder=above)
+        dots[0].set(label=_label(one), alpha=0.9)
+    axes.set_yticks(levels, groups)
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.03)
+    axes.set(xlabel=one_line(data["x"]), ylim=(len(groups) - 0.4, -0.6))
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _histograms(data: Data) -> Figure | None:
     """One histogram above the other, scaled to the same height, the best mean on top; a line marks the mean."""
     samples = [(one, _column(one["y"])) for one in data["series"]]
     samples = [(one, values[np.isfinite(values)]) for one, values in samples]
@@ -178,7 +232,7 @@ def _histograms(data: Data, title: str) -> Figure | None:
         return None
     lowest = min(values.min() for _, values in samples)
     edges = np.linspace(max(-1.0, math.floor(lowest * 20) / 20), 1.0, 51)
-    figure, axes = _one_panel(title, 1.2 + max(0.42, 0.9 - 0.1 * len(samples)) * len(samples))
+    figure, axes = _one_panel(1.2 + max(0.42, 0.9 - 0.1 * len(samples)) * len(samples))
     for level, (one, values) in enumerate(samples):
         count, _ = np.histogram(np.clip(values, edges[0], 1.0), edges)
         color = style.look(one["method"]).color
@@ -190,7 +244,7 @@ def _histograms(data: Data, title: str) -> Figure | None:
     return figure
 
 
-def _grids(data: Data, title: str) -> Figure | None:
+def _grids(data: Data) -> Figure | None:
     """Heat maps of task-by-task grids, two side by side, all on one colour scale."""
     # A ragged row is filled up with NaN.
     panels = [(p["title"], np.array(list(itertools.zip_longest(*p["rows"])), float).T) for p in data["panels"]]
@@ -211,7 +265,6 @@ def _grids(data: Data, title: str) -> Figure | None:
     for column in range(columns):
         grid[(len(panels) - 1 - column) // columns, column].set_xlabel(one_line(data["x"]))
     figure.colorbar(image, ax=grid, label=one_line(data["colors"]), shrink=0.9 if rows == 1 else 0.5, pad=0.02)
-    figure.suptitle(title, x=0.01, ha="left", fontsize="medium")
     return figure
 
 
@@ -233,10 +286,9 @@ def _heat_map(axes: Axes, values: np.ndarray, top: float) -> AxesImage:
     return image
 
 
-def _one_panel(title: str, height: float) -> tuple[Figure, Axes]:
+def _one_panel(height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(6.6, height), layout="constrained")
     axes = figure.subplots()
-    axes.set_title(title)
     return figure, axes
 
 
@@ -263,7 +315,7 @@ def _ink(axes: Axes) -> Any:
 
 def _label(one: Data) -> str:
     """A label with a leading underscore, which matplotlib would leave out of the legend, gets a space before it."""
-    text = style.short(one_line(one["label"]), 34)
+    text = style.short(one_line(one["label"]), 40)
     return f" {text}" if text.startswith("_") else text
 
 
@@ -277,4 +329,11 @@ def _column(values: Sequence[Any]) -> np.ndarray:
     return np.array([np.nan if finite(v) is None else float(v) for v in values], float)
 
 
-_KINDS = {"lines": _lines, "bars": _bars, "rows": _rows, "histograms": _histograms, "grids": _grids}
+_KINDS = {
+    "lines": _lines,
+    "bars": _bars,
+    "rows": _rows,
+    "dots": _dots,
+    "histograms": _histograms,
+    "grids": _grids,
+}

@@ -36,6 +36,7 @@ class Score:
     matrix: Grid = ()  # [stage][task], None above the diagonal
     confusion: Grid = ()  # [true task][predicted task], counts at the last stage
     drift_cosines: tuple[float, ...] = ()  # one per old class
+    per_class: tuple[Number, ...] = ()  # at the last stage, in the order in which the classes came
     events: tuple[str, ...] = ()  # what went wrong in its test streams, if anything
     origin: str = "paper"  # "ours" or "published" (by others): a row that the paper does not have
 
@@ -68,10 +69,20 @@ class Run:
         return tuple(len(g) for g in groups if isinstance(g, list)) if isinstance(groups, list) else ()
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """In the order in which the classes came; runs of earlier versions know their numbers only."""
+        order, names = self.setting.get("class_order"), self.setting.get("class_names")
+        if not isinstance(order, list):
+            return ()
+        known = names if isinstance(names, list) and len(names) == len(order) else range(len(order))
+        places = [c if isinstance(c, int) and 0 <= c < len(order) else 0 for c in order]
+        return tuple(one_line(known[c]) for c in places)
+
+    @property
     def reduced(self) -> str:
         """ "thin", "smoke", ... for a run that is not the paper's full setting, else ""."""
         label = str(self.setting.get("label") or "")
-        return "" if label == "full" else label
+        return "" if label in ("full", "own") else label
 
     @property
     def seed(self) -> Any:
@@ -153,6 +164,7 @@ def _score(name: str, raw: dict[str, Any]) -> Score:
         per_stage=_row(raw.get("per_stage")),
         matrix=_grid(raw.get("matrix")),
         confusion=_grid(raw.get("confusion")),
+        per_class=_row(raw.get("per_class")),
         drift_cosines=tuple(v for v in _row(raw.get("drift_cosines")) if v is not None),
         events=tuple(events.told(_object(raw.get("counts")))),
         origin=raw["origin"] if raw.get("origin") in ("ours", "published") else "paper",

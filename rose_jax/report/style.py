@@ -5,6 +5,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ class Look:
     dash: str
     marker: str
     width: float = 1.8
-    stands_out: bool = False  # drawn above the others, its row of a table set in bold
+    stands_out: bool = False  # drawn above the others
 
 
 def look(method: str) -> Look:
@@ -74,12 +75,16 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def vector(figure: Figure, kind: str) -> bytes:
+    """The figure as "pdf" or "svg" for a paper: the same bytes whenever it is drawn, without a background."""
+    buffer, undated = io.BytesIO(), {"pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
+    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "rose_jax"}):
+        figure.savefig(buffer, format=kind, metadata=undated, facecolor="none")
+    return buffer.getvalue()
+
+
 def short(name: str, most: int = 24) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
-
-
-def title(group_title: str, what: str) -> str:
-    return f"{short(group_title, 48)}: {what}"
 
 
 # Okabe and Ito's palette without black and yellow, which vanish on one of the two backgrounds. The four methods of

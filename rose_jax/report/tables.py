@@ -1,4 +1,7 @@
-"""Makes the tables of a report, each a plain value `Table`, and prints them as aligned text, Markdown or CSV."""
+"""Makes the tables of a report, each a plain value `Table`, and prints them as aligned text, Markdown or CSV.
+
+LaTeX is in latex.py, HTML in page.py.
+"""
 
 import csv
 import io
@@ -6,7 +9,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rose_jax.report import paper
 from rose_jax.report.compare import Group, Spread, flatten, identity, spread
@@ -33,6 +36,34 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    best: tuple[tuple[int, int], ...] = ()  # (row, column) of what is set in bold
+
+
+def with_best(table: Table, lower: Sequence[str] = (), leave: Sequence[str] = ()) -> Table:
+    """The best number of every column in bold, whoever's row it is; of equal ones all, of a single one none.
+
+    lower: headings of columns whose lowest number is the best. leave: columns without a best.
+    """
+    columns = [(c, name) for c, name in enumerate(table.header) if c and name not in leave]
+    cells = [([(r, c) for r in range(len(table.rows))], name in lower) for c, name in columns]
+    return replace(table, best=tuple(place for line, low in cells for place in _best_of(table, line, low)))
+
+
+def _best_of(table: Table, places: Sequence[tuple[int, int]], lowest: bool = False) -> list[tuple[int, int]]:
+    numbers = {(r, c): _leading_number(table.rows[r][c]) for r, c in places}
+    known = {place: value for place, value in numbers.items() if value is not None}
+    if len(set(known.values())) < 2:
+        return []
+    best = min(known.values()) if lowest else max(known.values())
+    return [place for place, value in known.items() if value == best]
+
+
+def _leading_number(cell: str) -> float | None:
+    """12.34 of "12.34 ± 0.56"; None of "-"."""
+    try:
+        return float(cell.split()[0])
+    except (ValueError, IndexError):
+        return None
 
 
 def methods(group: Group) -> Table:
@@ -45,9 +76,11 @@ def methods(group: Group) -> Table:
     for name in group.methods:
         cell = over_seeds.get(paper.canonical(name)) or paper.lookup(*setting, name)
         numbers = [_number(group.over_seeds(name, key), digits) for key, digits in _COLUMNS.values()]
-        rows.append((name + group.mark(name), *numbers, *((_printed(cell), cell.table) if cell else ("", ""))))
+        printed = (_printed(cell), paper.place(cell.table)) if cell else ("", "")
+        rows.append((name + group.mark(name), *numbers, *printed))
     header = ("method", *_COLUMNS, "paper", "its table")
-    return _without_empty(header, rows, ("method", "last", "average"), _notes(group))
+    table = _without_empty(header, rows, ("method", "last", "average"), _notes(group))
+    return with_best(table, lower=("forgetting", "ms/image"), leave=("paper", "its table"))
 
 
 def beside_paper(group: Group) -> Table | None:
@@ -61,11 +94,12 @@ def beside_paper(group: Group) -> Table | None:
         rows.append((paper.label(cell.method), _printed(cell), _number(mine, 2), gap))
     if not rows:
         return None
-    notes = [f"Last accuracy in per cent. Paper: {paper.MAIN_TABLES[run.start]}."]
+    notes = [f"Last accuracy in per cent. Paper: its {paper.place(paper.MAIN_TABLES[run.start])}."]
     seeds = paper.several_seeds(*run.paper_setting)
     if seeds:
-        notes.append(f"Over three seeds the paper reports RoSE {_printed(seeds)} ({seeds.table}).")
-    return Table(("method", "paper", "ours", "ours - paper"), tuple(rows), (*notes, *_reduced(run)))
+        notes.append(f"Over three seeds the paper reports RoSE {_printed(seeds)} ({paper.place(seeds.table)}).")
+    table = Table(("method", "paper", "ours", "ours - paper"), tuple(rows), (*notes, *_reduced(run)))
+    return with_best(table, leave=("ours - paper",))
 
 
 def stages(group: Group) -> Table | None:
@@ -75,11 +109,29 @@ def stages(group: Group) -> Table | None:
     for name in group.methods:
         steps = itertools.zip_longest(range(count), *(score.per_stage for score in group.scores(name)))
         rows.append((name + group.mark(name), *(_number(spread(values), 1) for _, *values in steps)))
-    return Table(("after task", *(str(t + 1) for t in range(count))), tuple(rows)) if count else None
+    return with_best(Table(("after task", *(str(t + 1) for t in range(count))), tuple(rows))) if count else None
+
+
+def per_class(group: Group) -> Table | None:
+    """Last accuracy on each class, by its name, in the order in which the classes came; the best of a row is bold."""
+    run = group.runs[0]
+    methods = [m for m in group.methods if any(s.per_class for s in group.scores(m))]
+    tasks = [t + 1 for t, size in enumerate(run.task_sizes) for _ in range(size)]
+    if not methods or len(tasks) != len(run.class_names):
+        return None
+    columns = {m: list(itertools.zip_longest(*(s.per_class for s in group.scores(m)))) for m in methods}
+    rows = []
+    for c, (name, task) in enumerate(zip(run.class_names, tasks, strict=True)):
+        cells = [_number(spread(found[c]) if c < len(found) else None, 1) or "-" for found in columns.values()]
+        rows.append((name, str(task), *cells))
+    header = ("class", "task", *(m + group.mark(m) for m in methods))
+    table = Table(header, tuple(rows), ("Accuracy in per cent after the last task.",))
+    lines = [[(r, c) for c in range(2, len(header))] for r in range(len(rows))]
+    return replace(table, best=tuple(place for line in lines for place in _best_of(table, line)))
 
 
 def cost(group: Group) -> Table | None:
-    """Milliseconds per test image and their ratio to base, which does not evolve: ours, and tab:inference_time.
+    """Milliseconds per test image and their ratio to base, which does not evolve: ours, and the paper's Table 6.
 
     Forwards and backwards are passes of a network per image, the old encoder's included.
     """
@@ -118,7 +170,7 @@ def comparison(groups: Sequence[Group]) -> Table:
     if any(identity(a.runs[0]) == identity(b.runs[0]) for a, b in itertools.combinations(groups, 2)):
         notes.append("Several of the runs have the same config and seed: copies of one run have no deviation.")
     titles = (f"{g.title} (n={len(g.runs)})" if len(g.runs) > 1 else g.title for g in groups)
-    return Table(("method", *titles), tuple(rows), tuple(notes))
+    return with_best(Table(("method", *titles), tuple(rows), tuple(notes)))
 
 
 def config_differences(runs: Sequence[Run]) -> Table | None:
@@ -147,6 +199,8 @@ def text(table: Table) -> str:
 def markdown(table: Table) -> str:
     """A GitHub table. Characters of a name that mean something in Markdown are escaped."""
     header, *rows = [[escape_markdown(cell) for cell in line] for line in (table.header, *table.rows)]
+    for r, c in table.best:
+        rows[r][c] = f"**{rows[r][c]}**"
     rule = ["---", *["---:"] * (len(header) - 1)]
     body = [f"| {' | '.join(line)} |" for line in (header, rule, *rows)]
     return "\n".join([*body, *(f"\n{escape_markdown(note)}" for note in table.notes)])
@@ -174,6 +228,17 @@ def to_csv(runs: Sequence[Run]) -> str:
         others = [cell for cell in paper.main_table(*run.paper_setting) if cell.method not in done]
         rows += [[*where, cell.method, "paper", *[""] * len(keys), cell.value, cell.table] for cell in others]
     return csv_text(rows)
+
+
+def per_class_csv(runs: Sequence[Run]) -> str:
+    """One line per run, method and class with unrounded accuracies; "" if no run has them."""
+    rows = [
+        [one_line(run.workdir.resolve().name), run.seed, name, label, accuracy]
+        for run in runs
+        for name, score in run.scores.items()
+        for label, accuracy in zip(run.class_names, score.per_class, strict=False)
+    ]
+    return csv_text([["run", "seed", "method", "class", "accuracy"], *rows]) if rows else ""
 
 
 def _notes(group: Group) -> list[str]:

@@ -74,6 +74,7 @@ def summary(
         "old": _mean(per_class[-1][~is_new]),
         "new": _mean(per_class[-1][is_new]),
         "forgetting": forgetting(matrix),
+        "per_class": per_class[-1].tolist(),
         "confusion": confusion(labels[-1], predictions[-1], task_of_class).tolist(),
     }
 

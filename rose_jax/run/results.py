@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from rose_jax.config import Config
+from rose_jax.data.augment import Normalisation
 from rose_jax.data.pipeline import Images
 from rose_jax.errors import UserError
 from rose_jax.methods import find
@@ -108,14 +109,17 @@ def train_summary(training: dict[str, dict[str, Any]], workdir: Path) -> dict[st
     }
 
 
-def setting(config: Config, images: Images) -> dict[str, Any]:
-    scenario = images.scenario
+def setting(config: Config, images: Images, normalisation: Normalisation) -> dict[str, Any]:
+    scenario, dataset = images.scenario, images.dataset
     return {
-        "dataset": config.data.dataset,
+        "dataset": dataset.name,
         "start": config.scenario.start,
         "tasks": scenario.num_tasks - (config.scenario.start == "warm"),
-        "split": "custom" if config.scenario.task_sizes else "equal",
-        "data": images.dataset.identity,
+        "split": "custom" if config.scenario.task_sizes or not scenario.equal else "equal",
+        "data": dataset.identity,
+        # What labels a new image without the data: see model.py.
+        "class_names": list(dataset.class_names),
+        "images": {"size": dataset.image_size, "streamed": dataset.streamed, **normalisation._asdict()},
         "class_order": scenario.class_order.tolist(),
         "task_classes": [
             scenario.class_order[list(scenario.classes(t))].tolist() for t in range(scenario.num_tasks)

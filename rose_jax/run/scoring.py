@@ -23,7 +23,7 @@ from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
 from rose_jax.testtime import ADAPTATIONS
 from rose_jax.testtime.stream import StreamResult, feature_calls, image_calls, make_stream, run_stream
-from rose_jax.types import Adaptation, ClassMemory, Model, Parts, PyTree, Start
+from rose_jax.types import Adaptation, ClassMemory, Model, Parts, PyTree, StageView, Start
 
 
 class Outcome(NamedTuple):
@@ -58,9 +58,7 @@ class Scorer:
 
         encoders: the digest of the snapshots up to this stage, by which the outcome's file is named.
         """
-        path = self.path(view.stage, encoders)
-        arrays = read_arrays(path) if path else None
-        outcome = _unpack(arrays) if arrays else None
+        path, outcome = self.path(view.stage, encoders), self.saved(view.stage, encoders)
         if not hosts.agree(outcome is not None):
             with must_fit(f"The test stream of row {self.name!r}", self._size_keys()):
                 outcome = self._run(view)
@@ -101,7 +99,8 @@ class Scorer:
         images = max(len(outcome.predictions), 1)
         return outcome.counts["forwards"] / images, outcome.counts["backwards"] / images
 
-    def _run(self, view: Stage) -> Outcome:
+    def begin(self, view: StageView) -> tuple[PyTree, np.ndarray]:
+        """The state before the first image of a stage's stream, and the unmoved prototypes [C, d]."""
         stage, adaptation = view.stage, self.adaptation(view.stage)
         key = jax.random.key(int(generator("stream", self.seed, stage, 1).integers(2**31)))
         move_key, stream_key, fit_key = jax.random.split(key, 3)
@@ -131,14 +130,19 @@ class Scorer:
             self._kept(adaptation, model),
         )
         init = jax.jit(adaptation.init, static_argnums=1)
-        result = self._stream(adaptation, wait_with_one_blas_thread(init, start, self.classifier), view)
+        return wait_with_one_blas_thread(init, start, self.classifier), np.asarray(unmoved)
+
+    def _run(self, view: Stage) -> Outcome:
+        adaptation, motion = self.adaptation(view.stage), self.classifier.motion
+        state, unmoved = self.begin(view)
+        result = self._stream(adaptation, state, view)
         finish = jax.jit(adaptation.finish, static_argnums=1)
         end = wait_with_one_blas_thread(finish, result.state, self.classifier)
         counts = adaptation.counts(result.state) | view.notes
         unscored = int((result.predictions < 0).sum()) - counts.get("bad_rows", 0)
         return Outcome(
             result.predictions,
-            np.asarray(unmoved),
+            unmoved,
             jax.device_get(end.memory),
             jax.device_get(motion.keep(end.params) if motion else end.params),
             counts | ({"unscored": unscored} if unscored > 0 else {}),
@@ -183,6 +187,12 @@ class Scorer:
         if self._last is None or not self._last.kept:
             return blank
         return jax.tree.unflatten(jax.tree.structure(blank), self._last.kept)
+
+    def saved(self, stage: int, encoders: str) -> Outcome | None:
+        """What `score` has left of a stage, if it is there."""
+        path = self.path(stage, encoders)
+        arrays = read_arrays(path) if path else None
+        return _unpack(arrays) if arrays else None
 
 
 def merge(old: ClassMemory | None, new: ClassMemory, stage: int) -> ClassMemory:

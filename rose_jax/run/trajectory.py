@@ -260,6 +260,26 @@ class Trajectory(Sequence[Snapshot]):
             del self._loaded[next(iter(self._loaded))]
 
 
+class SavedSnapshots(Sequence[Snapshot]):
+    """The snapshots in a trajectory's folder, for readers: nothing there is locked, claimed or changed."""
+
+    def __init__(self, folder: Path, tasks: int, placement: Any):
+        self.folder, self._tasks, self._placement = folder, tasks, placement
+        self._loaded: dict[int, Snapshot] = {}
+
+    def __len__(self) -> int:
+        return self._tasks
+
+    def __getitem__(self, task: Any) -> Any:
+        if task not in self._loaded:
+            with contextlib.closing(Checkpoints(self.folder, read_only=True)) as checkpoints:
+                name = _stage_name(task)
+                if not checkpoints.usable(name):
+                    raise UserError(f"There is no usable snapshot of task {task + 1} in {self.folder}.")
+                self._loaded[task] = _from_dict(checkpoints.restore(name, self._placement))
+        return self._loaded[task]
+
+
 def snapshots_digest(folder: Path, tasks: int) -> str:
     """Of the first so many snapshots in a trajectory's folder, without reading them; "" if one is missing."""
     try:

@@ -26,10 +26,12 @@ DISK_WORDS = ("ENOSPC", "EDQUOT", "No space left", "quota exceeded", "RESOURCE_E
 class Checkpoints:
     """Named checkpoints in a folder. `save` returns at once; `wait` returns when all is on disk."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, read_only: bool = False):
+        """read_only: nothing in the folder is touched, which may belong to a run that is training."""
         self.folder = folder.absolute()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if jax.process_index() == 0:
+        if not read_only:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        if jax.process_index() == 0 and not read_only:
             for leftover in self.folder.glob("*.orbax-checkpoint-tmp*"):  # of a run that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
         self._checkpointer = ocp.StandardCheckpointer()

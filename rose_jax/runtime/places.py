@@ -13,8 +13,15 @@ LONGEST_CHANGES = 150  # characters of a workdir's name
 
 
 def default_workdir(config: Config, changes: Mapping[str, Any]) -> Path:
-    """runs/NAME_PRESET_KEY=VALUE_seedN: a folder of its own for every set of changes to a config file."""
-    parts = [config.name, config.preset if config.preset not in ("full", "custom") else ""]
+    """runs/NAME_PRESET_KEY=VALUE_seedN: a folder of its own for every set of changes to a config file.
+
+    Those on own images begin with these: runs/pets_folder_seed0.
+    """
+    parts = [config.name, config.preset if config.preset not in ("full", "custom", "own") else ""]
+    if config.preset == "own":
+        kind, _, rest = config.data.dataset.partition(":")
+        parts.insert(0, _as_a_name(config.data.name or (Path(rest).stem if kind == "npz" else rest)))
+        changes = {key: value for key, value in changes.items() if key not in ("data.name", "data.dataset")}
     changed = "_".join(f"{key}={_as_a_name(value)}" for key, value in changes.items())
     if len(changed) > LONGEST_CHANGES:  # file systems allow 255 bytes
         digest = hashlib.blake2b(changed.encode(), digest_size=4).hexdigest()

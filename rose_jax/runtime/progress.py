@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -10,7 +11,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 SECONDS_BETWEEN_LINES = 30.0
-_SMOOTHING = 0.3  # weight of the newest log line in the pace
+_WINDOWS = 10  # log lines that the pace is the mean of
 _BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
@@ -36,6 +37,8 @@ class Progress:
         self._bar: _Bar | None = None
         self._stack = contextlib.ExitStack()
         self._last_time = clock()
+        self._windows: deque[tuple[int, float]] = deque(maxlen=_WINDOWS)  # steps and seconds of the newest lines
+        self._label, self._pace = "", 0.0  # seconds per step
         self._begin("", 0, 0)
 
     def __enter__(self) -> "Progress":
@@ -54,6 +57,9 @@ class Progress:
 
         `steps_after`: steps of the tasks still to come, for the run's ETA. `label`: the objective, if several.
         """
+        if label != self._label:  # another objective has another pace; a later task's begins as the last one's was
+            self._windows.clear()
+            self._label = label
         self._begin(f"{label} task {index + 1}/{tasks}".lstrip(), first, steps_after)
 
     def update(self, line: dict[str, Any]) -> None:
@@ -68,6 +74,7 @@ class Progress:
     def count(self, title: str, done: int, total: int, seconds: float, note: str = "") -> None:
         """Other long work: `done` of `total` things are finished, the last in `seconds`."""
         if title != self._title:
+            self._windows.clear()
             self._begin(title, 0, 0)
         self._show(done, total, seconds, [], "", [note] if note else [])
 
@@ -84,13 +91,16 @@ class Progress:
     def _begin(self, title: str, first: int, steps_after: int) -> None:
         self.close()
         self._title, self._step, self._steps_after = title, first, steps_after
-        self._lines, self._pace = 0, 0.0  # shown so far; seconds per step
+        self._compiled = False  # whether a line of this task came before
 
     def _show(self, done: int, total: int, seconds: float, before: list[str], unit: str, after: list[str]) -> None:
-        pace = seconds / max(done - self._step, 1)
-        # The first line includes compilation, so the average begins with the second.
-        self._pace = pace if self._lines < 2 else (1 - _SMOOTHING) * self._pace + _SMOOTHING * pace
-        self._lines, self._step = self._lines + 1, done
+        window = max(done - self._step, 1), seconds
+        if not self._compiled and not self._windows:
+            self._pace = seconds / window[0]
+        elif self._compiled:  # a task's first line may include compilation, so the average begins with the second
+            self._windows.append(window)
+            self._pace = sum(s for _, s in self._windows) / sum(steps for steps, _ in self._windows)
+        self._compiled, self._step = True, done
         run = f", run {self._time(total - done + self._steps_after)}" if self._steps_after else ""
         after = [*after, f"ETA {self._time(total - done)}{run}"]
         if self._bars:

@@ -205,16 +205,7 @@ class Workdir:
 
     def trajectory_options(self, name: str) -> dict[str, Any] | None:
         """The options that an objective's encoders here were trained with; None if there are none."""
-        folder = self.trajectory_folder(name)
-        if not any(folder.glob("*.manifest.json")):
-            return None
-        try:
-            return json.loads((folder / "options.json").read_text())
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{folder} holds checkpoints, but its options.json cannot be read ({error}): nobody can tell what they "
-                "were trained with. Remove the folder, or give another --workdir."
-            ) from None
+        return trained_options(self.trajectory_folder(name))
 
     def claim_trajectory(self, name: str, here: dict[str, Any]) -> None:
         """Writes the options of an objective's encoders, or compares them with those that are there."""
@@ -248,7 +239,8 @@ class Workdir:
         for name in ("checkpoints", "scores", "figures", "studies", "profile", "tensorboard", "wandb"):
             self._remove(self.path / name)
         # config.json last: while it is there, the folder is still the other run's
-        for name in ("results.json", "metrics.jsonl", "report.html", "report.md", "report.csv", "config.json"):
+        reports = (f"report.{kind}" for kind in ("html", "md", "csv", "tex"))
+        for name in ("results.json", "metrics.jsonl", *reports, "per_class.csv", "config.json"):
             (self.path / name).unlink(missing_ok=True)
 
     def _remove(self, folder: Path) -> None:
@@ -260,6 +252,19 @@ class Workdir:
                 f"--overwrite cannot remove {error.filename or folder}: {error.strerror}. Remove the folder yourself, "
                 "or give another --workdir."
             ) from None
+
+
+def trained_options(folder: Path) -> dict[str, Any] | None:
+    """The options in a trajectory's folder; None if there are no encoders in it."""
+    if not any(folder.glob("*.manifest.json")):
+        return None
+    try:
+        return json.loads((folder / "options.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder} holds checkpoints, but its options.json cannot be read ({error}): nobody can tell what they "
+            "were trained with. Remove the folder, or give another --workdir."
+        ) from None
 
 
 def read_lines(path: Path, objective: str | None = None) -> list[dict[str, Any]]:

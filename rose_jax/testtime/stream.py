@@ -28,14 +28,19 @@ class StreamResult(NamedTuple):
     trace: dict[str, np.ndarray]  # [calls] each: what the method shows of every call
 
 
-def make_stream(adaptation: Adaptation, classifier: Classifier, layout: Layout) -> Wrapped:
-    """(state, batches [k, b, ...]) -> state, labels [k, b]; where images are read, batches are one: [b, ...]."""
+def make_stream(
+    adaptation: Adaptation, classifier: Classifier, layout: Layout, with_scores: bool = False
+) -> Wrapped:
+    """(state, batches [k, b, ...]) -> state, labels [k, b]; where images are read, batches are one: [b, ...].
 
-    def stream_batch(state: PyTree, batch: StreamBatch) -> tuple[PyTree, jax.Array]:
+    with_scores: labels and scores [k, b, C] in place of the labels.
+    """
+
+    def stream_batch(state: PyTree, batch: StreamBatch) -> tuple[PyTree, Any]:
         state, scores = adaptation.step(state, batch, classifier)
-        return state, predict(scores)
+        return state, (predict(scores), scores) if with_scores else predict(scores)
 
-    def stream_batches(state: PyTree, batches: StreamBatch) -> tuple[PyTree, jax.Array]:
+    def stream_batches(state: PyTree, batches: StreamBatch) -> tuple[PyTree, Any]:
         return jax.lax.scan(stream_batch, state, batches)
 
     return jax.jit(
@@ -78,15 +83,20 @@ def feature_calls(
     batch_size: int,
     batches_per_call: int,
     evolve_every: int = 1,
+    position: int = 0,
 ) -> Iterator[Call]:
-    """z_new: [n, d]; z_old: [ceil(n / evolve_every), d], of the images that enter the queue."""
+    """z_new: [n, d]; z_old: [ceil(n / evolve_every), d], of the images that enter the queue.
+
+    position: of the first of these images in its stream, where this is a later part of one.
+    """
     shape, size = (batches_per_call, batch_size), batch_size * batches_per_call
     for start, new, valid in padded_calls(z_new, size):
-        position, old = np.arange(start, start + size), None
-        enters = position % evolve_every == 0
+        row, old = np.arange(start, start + size), None
+        row -= -position % evolve_every  # counted from the first that enters
+        enters = row % evolve_every == 0
         if z_old is not None:
             old = np.zeros((size, z_old.shape[1]), np.float32)
-            old[valid & enters] = z_old[position[valid & enters] // evolve_every]
+            old[valid & enters] = z_old[row[valid & enters] // evolve_every]
         folded = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), (valid, enters, old, new))
         yield StreamBatch(*layout.replicate(folded)), int(valid.sum())
 

@@ -52,5 +52,4 @@ def own_transform(parts: Parts, augment: str, pad: int) -> Parts:
     """The parts with a method's own augmentation; '' is the setting's."""
     if not augment:
         return parts
-    normalisation = parts.config.data.normalisation
-    return parts._replace(transform=train_transform(augment, normalisation=normalisation, pad=pad))
+    return parts._replace(transform=train_transform(augment, normalise=parts.normalise, pad=pad))

@@ -59,8 +59,8 @@ def make_features(options: argparse.Namespace) -> Features:
     dataset = noise(-(-options.steps * options.batch * TASKS // CLASSES))
     scenario = make_scenario(config.scenario, CLASSES)
     images = Images(dataset, scenario, Layout(), config.seed, decode_workers=0)
-    normalise = augment.eval_transform(normalisation="cifar100")
-    transform = augment.train_transform("standard", normalisation="cifar100", pad=4)
+    normalise = augment.eval_transform("cifar100")
+    transform = augment.train_transform("standard", normalise=normalise, pad=4)
     parts = Parts(config, make_encoder(config.model), scenario, images.image_shape, normalise, transform)
     return Features(images, parts)
 

@@ -20,7 +20,7 @@ def images() -> np.ndarray:
 
 @functools.cache
 def transform_of(kind: str):
-    return jax.jit(augment.train_transform(kind, normalisation="cifar100", pad=2))
+    return jax.jit(augment.train_transform(kind, normalise=augment.eval_transform("cifar100"), pad=2))
 
 
 def windows(image: np.ndarray, pad: int) -> dict[bytes, tuple[int, int]]:
@@ -85,7 +85,7 @@ def test_standard_is_crop_flip_then_brightness(images):
 def test_normalisation(name, images):
     mean, std = (np.array(part, np.float64) for part in augment.NORMALISATION[name])
     expected = (images.astype(np.float64) / 255 - mean) / std
-    result = jax.jit(augment.eval_transform(normalisation=name))(images)
+    result = jax.jit(augment.eval_transform(name))(images)
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, expected, atol=2e-6)
 
@@ -126,6 +126,6 @@ def test_each_image_draws_its_own(kind, images):
 
 def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"Unknown augmentation 'autoaugmet'. Did you mean 'autoaugment'\?"):
-        augment.train_transform("autoaugmet", normalisation="cifar100", pad=4)
+        augment.train_transform("autoaugmet", normalise=augment.eval_transform("cifar100"), pad=4)
     with pytest.raises(UserError, match=r"Unknown normalisation 'cifar10'. Did you mean 'cifar100'\?"):
-        augment.eval_transform(normalisation="cifar10")
+        augment.eval_transform("cifar10")

@@ -32,6 +32,9 @@ def test_class_order_is_the_1993_one(classes, start):
         (200, ScenarioOptions("warm", 10), [100] + [10] * 10),
         (200, ScenarioOptions("warm", 20), [100] + [5] * 20),
         (10, ScenarioOptions(task_sizes=(1, 4, 2, 3)), [1, 4, 2, 3]),
+        (11, ScenarioOptions("cold", 4), [3, 3, 3, 2]),  # ragged ones: the last have one fewer
+        (12, ScenarioOptions("cold", 5), [3, 3, 2, 2, 2]),
+        (100, ScenarioOptions("warm", 7, 40), [40] + [9] * 4 + [8] * 3),
     ],
 )
 def test_splits(classes, config, sizes):
@@ -44,8 +47,8 @@ def test_splits(classes, config, sizes):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (ScenarioOptions("cold", 7), "do not split into 7 equal tasks"),
-        (ScenarioOptions("warm", 7, 40), "a first task of 40 and 7 equal tasks"),
+        (ScenarioOptions("cold", 101), "do not split into 101 tasks of one class or more"),
+        (ScenarioOptions("warm", 7, 95), "a first task of 95 and 7 tasks"),
         (ScenarioOptions(task_sizes=(50, 40)), "has 90 classes, but the data set has 100"),
         (ScenarioOptions(tasks=10, class_order=(1, 1, 2)), "each of 0..99 once"),
     ],
@@ -53,6 +56,11 @@ def test_splits(classes, config, sizes):
 def test_a_split_that_does_not_add_up_says_so(config, words):
     with pytest.raises(UserError, match=words):
         make_scenario(config, 100)
+
+
+def test_a_ragged_split_is_said(caplog):
+    make_scenario(ScenarioOptions("cold", 4), 11)
+    assert "11 classes do not divide into 4 tasks: these have 3, 3, 3, 2 classes." in caplog.text
 
 
 def test_images_of_tasks_and_streams():

@@ -81,7 +81,26 @@ def test_the_pace_is_smoothed(plain, clock):
     for step, seconds in ((10, 9.0), (20, 10.0), (30, 20.0)):
         clock.now += 31
         plain.update(line(step, steps=130, seconds=seconds))
-    assert written(plain)[-1].endswith("ETA 0:02:10")  # 100 steps of 0.7 x 1.0 + 0.3 x 2.0 s
+    assert written(plain)[-1].endswith("ETA 0:02:30")  # 100 steps of (10 + 20) / 20 s
+
+
+def test_a_later_task_begins_at_the_pace_of_the_last(plain, clock):
+    """Its first line may include compilation and does not count; another objective begins anew."""
+    plain.task(0, 3, 40, label="base")
+    for step in (10, 20, 30, 40):
+        plain.update(line(step, steps=40, seconds=10.0))
+    clock.now = 31
+    plain.task(1, 3, 110, label="base")
+    plain.update(line(10, steps=110, seconds=500.0))
+    assert written(plain)[-1].endswith("ETA 0:01:40")  # 100 steps of 1 s
+    for step in range(20, 110, 10):
+        clock.now += 31
+        plain.update(line(step, steps=110, seconds=20.0))
+    assert written(plain)[-1].endswith("ETA 0:00:19")  # 10 steps of (1 x 10 + 9 x 20) / 100 s
+    clock.now += 31
+    plain.task(0, 3, 110, label="lwf")
+    plain.update(line(10, steps=110, seconds=30.0))
+    assert written(plain)[-1].endswith("ETA 0:05:00")
 
 
 def test_a_resumed_task_counts_from_its_first_step_and_the_run_has_an_eta_too(plain, clock):

@@ -16,6 +16,7 @@ def no_drawing(monkeypatch):
     buffer = io.BytesIO()
     Image.new("RGB", (1, 1)).save(buffer, "PNG")
     monkeypatch.setattr(style, "png", lambda figure: buffer.getvalue())
+    monkeypatch.setattr(style, "vector", lambda figure, kind: kind.encode())
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def make_run(tmp_path):
                 "drift_cosine": 0.9 + rank / 100,
                 "drift_cosines": rng.uniform(0.6, 1.0, size=20).tolist(),
                 "confusion": (rng.randint(1, 50, size=(tasks, tasks)) + 100 * np.eye(tasks, dtype=int)).tolist(),
+                "per_class": rng.uniform(0, 100, size=100).tolist(),
                 "origin": "paper",
             }
         order = np.random.RandomState(1993).permutation(100).tolist()
@@ -51,6 +53,7 @@ def make_run(tmp_path):
                 "tasks": tasks,
                 "class_order": order,
                 "task_classes": [order[t * per_task : (t + 1) * per_task] for t in range(tasks)],
+                "class_names": [f"thing {c}" for c in range(100)],
                 "label": "full",
                 "config_name": "cifar100_cold",
                 "seed": seed,

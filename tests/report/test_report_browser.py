@@ -1,5 +1,6 @@
 """report.html in a real browser: it renders in both colour schemes, fetches nothing and has no console message."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -64,18 +65,37 @@ def test_it_renders_and_fetches_nothing(make_run, tmp_path, theme, setting):
 
 def test_on_a_phone_nothing_runs_over_the_edge(make_run, tmp_path):
     page = report.write(make_run(methods=("base", "projector", "gd", "rose", "lwf+rose_whitened"), tasks=10)).html
-    told = "<script>document.title = `${innerWidth} ${document.documentElement.scrollWidth}`</script></body>"
-    text = re.sub(r"<meta http-equiv=.Content-Security-Policy.*?>", "", page.read_text())  # which forbids scripts
-    page.write_text(text.replace("</body>", told))
-    dom, _ = browse(page, tmp_path, "--window-size=390,800", "--dump-dom")
-    inner, scrolled = map(int, re.search(r"<title>(\d+) (\d+)</title>", dom).groups())
+    (inner, scrolled), _ = measured(page, tmp_path, 390)
     assert inner <= 500, "chromium may not go below"
     assert scrolled <= inner
+
+
+def test_on_a_screen_no_column_is_clipped(make_run, tmp_path, no_drawing):
+    """Of two runs whose configs differ in long values, all tables unfolded."""
+    methods = ("base", "projector", "gd", "rose", "lwf+rose_whitened", "gd_queue", "fetril_fc")
+    runs = [make_run("a", tasks=20, methods=methods), make_run("b", tasks=10, methods=methods)]
+    (runs[0] / "config.json").write_text(json.dumps({"note": "changed: " + "data.name, train.first.epochs, " * 9}))
+    page = report.write_several(runs, tmp_path / "out").html
+    page.write_text(page.read_text().replace("<details>", "<details open>"))
+    (inner, scrolled), clipped = measured(page, tmp_path, 1280)
+    assert (inner, scrolled) == (1280, 1280)
+    assert clipped == 0
+
+
+def measured(page, tmp_path, width):
+    """(the window's width, the page's), and how many tables are wider than their place."""
+    told = """<script>document.title = [innerWidth, document.documentElement.scrollWidth,
+        [...document.querySelectorAll(".scroll")].filter(x => x.scrollWidth > x.clientWidth).length].join(" ")</script>"""
+    text = re.sub(r"<meta http-equiv=.Content-Security-Policy.*?>", "", page.read_text())  # which forbids scripts
+    page.write_text(text.replace("</body>", told + "</body>"))
+    dom, _ = browse(page, tmp_path, f"--window-size={width},800", "--dump-dom")
+    inner, scrolled, clipped = map(int, re.search(r"<title>(\d+) (\d+) (\d+)</title>", dom).groups())
+    return (inner, scrolled), clipped
 
 
 def test_a_hostile_name_runs_nothing(make_run, tmp_path, no_drawing):
     page = report.write(make_run(methods=(HOSTILE, "rose"))).html
     dom, log = browse(page, tmp_path, "--dump-dom")
     assert re.search(r"<title>(.*?)</title>", dom).group(1) == "rose_jax: CIFAR-100 cold 3"
-    assert dom.count("<img") == 6
+    assert dom.count("<img") == 7
     assert "CONSOLE" not in log

@@ -54,10 +54,12 @@ def test_contents(make_run, no_drawing):
         "Methods",
         "Accuracy after each task",
         "Old and new classes",
+        "Accuracy on each class",
         "Confusion by task",
         "Accuracy matrix",
         "Drift of the old prototypes",
         "Cost at test time",
+        "What the words mean",
         "How to repeat this",
     ]
     text = " ".join(page.words)
@@ -65,7 +67,7 @@ def test_contents(make_run, no_drawing):
         "CIFAR-100, cold start: 100 classes in 10 tasks of 10.",
         "class order begins 68, 56, 78, 8, 23",
         "python -m rose_jax.main --config X",
-        "tab:b0",
+        "Table 1",
         "53.64 ± 0.71",
         "1.2.3",
         '"width": 16',
@@ -75,12 +77,14 @@ def test_contents(make_run, no_drawing):
     assert [path.name for path in written.figures] == [
         "curves.png",
         "old_new.png",
+        "per_class.png",
         "confusion.png",
         "matrix.png",
         "drift_cosines.png",
         "cost.png",
     ]
-    for name in ("report.html", "report.md", "report.csv", *(f"figures/{p.name}" for p in written.figures)):
+    others = ("report.md", "report.csv", "per_class.csv", "figures/curves.pdf", "figures/curves.svg")
+    for name in ("report.html", *others, *(f"figures/{p.name}" for p in written.figures)):
         assert (run / name).stat().st_size > 0
     assert not list(run.rglob(".*"))  # no temporary files are left
 
@@ -88,7 +92,7 @@ def test_contents(make_run, no_drawing):
 def test_nothing_comes_from_elsewhere(make_run, no_drawing):
     text = report.write(make_run()).html.read_text()
     page = Outline(text)
-    assert page.tags.count("img") == page.tags.count("source") == 6
+    assert page.tags.count("img") == page.tags.count("source") == 7
     assert all(link.startswith("data:") for link in page.links)
     for link in page.links:
         if "base64," in link:
@@ -112,7 +116,7 @@ def test_hostile_names_stay_text(make_run):
     page = Outline(text)
     assert page.open == []
     assert "script" not in page.tags
-    assert page.tags.count("img") == 6
+    assert page.tags.count("img") == 7
     assert HOSTILE in page.words  # shown as it is
     markdown = (run / "report.md").read_text()
     prose = [line for line in markdown.splitlines() if not line.startswith("    ")]
@@ -176,7 +180,7 @@ def test_one_method_one_stage(make_run):
     written = report.write(make_run(methods=("rose",), tasks=1))
     assert "one task" in written.html.read_text()
     assert "old_new.png" not in [path.name for path in written.figures]  # bars of one method compare nothing
-    assert len(written.figures) == 5
+    assert len(written.figures) == 6
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,9 @@ def test_several_runs_side_by_side(make_run, tmp_path, capsys, no_drawing):
         "What differs in the configs",
     ]
     assert "CIFAR-100 cold 3 (n=2)" in page.words
-    assert [p.name for p in (out / "figures").iterdir()] == ["curves.png"]
+    assert sorted(p.name for p in (out / "figures").iterdir()) == ["curves.pdf", "curves.png", "curves.svg"]
+    assert page.headings.count("What the words mean") == 1
+    assert not (out / "report.tex").exists()
     assert not (runs[0] / "report.html").exists()
 
 
@@ -216,10 +222,10 @@ def test_seeds_only_are_one_report(make_run, tmp_path, no_drawing):
     page = Outline(written.html.read_text())
     assert page.headings[0] == "CIFAR-100 cold 10, 3 seeds"
     assert "Mean ± sample deviation over 3 runs (seeds 0, 1, 2)." in page.words
-    assert len(written.figures) == 6
+    assert len(written.figures) == 7
     for text in (written.text, (tmp_path / "out" / "report.md").read_text(), " ".join(page.words)):
-        assert "53.64 ± 0.71" in text  # the paper's, from tab:statistic
-        assert "tab:statistic" in text
+        assert "53.64 ± 0.71" in text  # the paper's
+        assert "Table 12" in text
         assert "RoSE minus projector within a run: +" in text
 
 

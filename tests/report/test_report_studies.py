@@ -57,10 +57,10 @@ def test_a_study_has_its_section(make_run, no_drawing):
     page, markdown = Outline(written.html.read_text()), (run / "report.md").read_text()
     assert "Study capacity: queue capacity" in page.headings
     text = " ".join(page.words)
-    for part in ("The best capacity is 1000.", "21.00", "Mean.", "Beside the paper's tab:queue_capacity."):
+    for part in ("The best capacity is 1000.", "21.00", "Mean.", "Beside the paper's Table 5."):
         assert part in text
-    assert page.tags.count("img") == 7
-    assert "![Queue capacity. Beside the paper's tab:queue\\_capacity.](figures/capacity.png)" in markdown
+    assert page.tags.count("img") == 8
+    assert "![Queue capacity. Beside the paper's Table 5.](figures/capacity.png)" in markdown
     assert "| 1000 | 21.00 |" in markdown
     assert (run / "figures" / "capacity.png") in written.figures
 

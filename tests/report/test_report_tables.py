@@ -32,7 +32,7 @@ def test_text_is_aligned_and_carries_the_papers_number(make_run):
     right_edges = {len(line) for line in [header, *rows]}
     assert len(right_edges) == 1
     assert rows[3].split()[0] == "rose"
-    assert rows[3].split()[-2:] == ["53.48", "tab:b0"]
+    assert rows[3].split()[-3:] == ["53.48", "Table", "1"]
     assert rows[2].startswith("gd *")
     assert tables.NOT_THE_PAPERS in lines
     assert rows[1].startswith("projector †")
@@ -104,9 +104,9 @@ def test_the_gap_to_the_projector_is_paired_and_rows_that_some_runs_lack_are_nam
     assert "RoSE minus projector within a run: +4.00 ± 3.61." in table.notes
     assert "Not in every run: projector in 3, gd in 3." in table.notes
     printed = {row[0]: row[-2:] for row in table.rows}
-    assert printed["rose"] == ("53.64 ± 0.71", "tab:statistic")
+    assert printed["rose"] == ("53.64 ± 0.71", "Table 12")
     assert printed["base"] == ("-", "-")
-    assert {row[0]: row[-2:] for row in tables.methods(grouped(runs[0])[0]).rows}["rose"] == ("53.48", "tab:b0")
+    assert {row[0]: row[-2:] for row in tables.methods(grouped(runs[0])[0]).rows}["rose"] == ("53.48", "Table 1")
 
 
 def test_runs_with_the_same_seed_stand_apart(make_run):

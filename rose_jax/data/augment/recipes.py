@@ -33,19 +33,23 @@ NORMALISATION: dict[str, Normalisation] = {
 }
 
 
-def train_transform(kind: str, *, normalisation: str, pad: int) -> Callable[[Array, Array], Array]:
+def train_transform(
+    kind: str, *, normalise: Callable[[Array], Array], pad: int
+) -> Callable[[Array, Array], Array]:
     """(key, uint8 [B, H, W, 3]) -> float32 [B, H, W, 3], augmented as `TRAIN[kind]` says and normalised."""
     if kind not in TRAIN:
         raise errors.unknown("augmentation", kind, TRAIN)
-    augment, normalise = TRAIN[kind], eval_transform(normalisation=normalisation)
+    augment = TRAIN[kind]
     return lambda key, images: normalise(augment(key, images, pad))
 
 
-def eval_transform(*, normalisation: str) -> Callable[[Array], Array]:
-    """uint8 [B, H, W, 3] -> float32 [B, H, W, 3], normalised and nothing else."""
-    if normalisation not in NORMALISATION:
-        raise errors.unknown("normalisation", normalisation, NORMALISATION)
-    return functools.partial(normalise, constants=NORMALISATION[normalisation])
+def eval_transform(normalisation: str | Normalisation) -> Callable[[Array], Array]:
+    """uint8 [B, H, W, 3] -> float32 [B, H, W, 3], normalised and nothing else; by name, or with given constants."""
+    if isinstance(normalisation, str):
+        if normalisation not in NORMALISATION:
+            raise errors.unknown("normalisation", normalisation, NORMALISATION)
+        normalisation = NORMALISATION[normalisation]
+    return functools.partial(normalise, constants=normalisation)
 
 
 def normalise(images: Array, constants: Normalisation) -> Array:

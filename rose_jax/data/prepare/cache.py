@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from tqdm import tqdm
 
 from rose_jax.data.decode import open_rgb
@@ -59,10 +60,18 @@ def fingerprint(builder_dir: Path) -> str:
     return digest.hexdigest()
 
 
-def write_decoded(folder: Path, split: str, records: Any, image_size: int, again: str) -> None:
+def write_decoded(
+    folder: Path,
+    split: str,
+    records: Any,
+    image_size: int,
+    again: str,
+    crop: Callable[[Image.Image, int], np.ndarray] | None = None,
+) -> None:
     """Records {image: file, label: id} -> SPLIT_images.npy uint8 [n, S, S, 3], SPLIT_labels.npy int32 [n].
 
-    again: what to do if an image is not what it should be.
+    again: what to do if an image is not what it should be. crop: makes an image of S pixels a side of any; without it,
+    all must be so.
     """
     shape = (len(records), image_size, image_size, 3)
     images = np.lib.format.open_memmap(folder / f"{split}_images.npy", "w+", np.uint8, shape)
@@ -70,9 +79,10 @@ def write_decoded(folder: Path, split: str, records: Any, image_size: int, again
     for i in _progress(records, f"decoding {split}"):
         record = records[i]
         try:
-            image = np.asarray(open_rgb(record["image"], record_name(record, i)))
+            opened = open_rgb(record["image"], record_name(record, i))
         except UserError as error:
             raise UserError(f"{error}\n{again}") from error
+        image = crop(opened, image_size) if crop else np.asarray(opened)
         if image.shape != shape[1:]:
             raise UserError(
                 f"Image {record_name(record, i)} of {split} is {image.shape[1]}x{image.shape[0]} pixels, "

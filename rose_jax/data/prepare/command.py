@@ -4,16 +4,19 @@ import argparse
 import contextlib
 import fcntl
 import logging
+import re
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from rose_jax.data import sources
-from rose_jax.data.prepare import cifar100, imagenet100, tiny
-from rose_jax.data.prepare.base import VERSION, RawSet, incompleteness, write
+from rose_jax.data import own, sources
+from rose_jax.data.prepare import cifar100, folder, imagenet100, npz, tiny
+from rose_jax.data.prepare.base import VERSION, Contents, RawSet, incompleteness, write
 from rose_jax.data.prepare.download import download, md5_of
+from rose_jax.data.records import DATA_DIR_VARIABLE, DEFAULT_DATA_DIR, data_folder
 from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError, unknown
 from rose_jax.runtime.files import check_folder
 
@@ -47,8 +50,8 @@ def prepare(
     if name == "digits":
         return "digits needs no preparation: it ships inside scikit-learn."
     if name not in SETS:
-        raise unknown("dataset", name, sources.KNOWN)
-    raw, root = SETS[name], sources.data_folder(data_dir)
+        raise unknown("dataset", name, [*sources.KNOWN, "folder"])
+    raw, root = SETS[name], data_folder(data_dir)
     prepared = sources.find_prepared(name, root, class_list, ours_only=True)
     if prepared is not None and not overwrite:
         dataset = sources.load(name, str(root), class_list=class_list)
@@ -67,34 +70,79 @@ def prepare(
                 f"{path} is not a complete copy of {name}:\n{listed}\n"
                 "Fetch it again, or pass --partial to use what is there (accuracies will mean little)."
             )
-        folder = sources.our_folder(name, root, class_list) / VERSION
-        config = folder.parent.name if name == "imagenet100" else None  # its class list
+        target = sources.our_folder(name, root, class_list) / VERSION
+        config = target.parent.name if name == "imagenet100" else None  # its class list
         provenance = {"source": str(path), "md5": md5, "partial": bool(problems)}
-        with _staging(root, name) as staging:
-            written = staging / folder.relative_to(root)
-            write(contents, written, sources.KNOWN[name].prepared, config, provenance)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            if folder.exists():  # --overwrite: the old records go only now that the new ones are complete
-                folder.rename(staging / "replaced")
-            written.rename(folder)
+        _store(contents, target, root, name, sources.KNOWN[name].prepared, config, provenance)
     dataset = sources.load(name, str(root), class_list=class_list)
     seconds = time.monotonic() - start
     kind = "a partial copy of " if problems else ""
-    return f"Prepared {kind}{name} from {path} into {folder} in {seconds:.0f} s: {_counts(dataset)}."
+    return f"Prepared {kind}{name} from {path} into {target} in {seconds:.0f} s: {_counts(dataset)}."
+
+
+def prepare_own(
+    source: str | None,
+    data_dir: str | None = None,
+    *,
+    own_name: str | None = None,
+    size: int = own.DEFAULT_SIZE,
+    test: float = 0.2,
+    partial: bool = False,
+    overwrite: bool = False,
+) -> str:
+    """Prepares a folder of images, or an .npz file, under a name; returns what was done and how to train on it."""
+    if source is None:
+        raise UserError("Give --from: a folder with a folder of images for each class, or an .npz file.")
+    if size < 8:
+        raise UserError(f"--size is {size}; it must be at least 8 pixels a side.")
+    path, root = Path(source).expanduser().resolve(), data_folder(data_dir)
+    name = own_name or re.sub(r"[^A-Za-z0-9_.-]+", "_", path.stem if path.is_file() else path.name).strip("_.-")
+    target = root / own.folder_name(name) / VERSION
+    if target.exists() and not overwrite:
+        raise UserError(f"There is a set {name!r} in {target}. Give another --name, or --overwrite to replace it.")
+    if not path.exists():
+        raise UserError(f"{path} does not exist. Give --from a folder of images or an .npz file.")
+    start = time.monotonic()
+    if path.suffix == ".npz":
+        contents = npz.contents(path, size)
+    else:
+        contents = folder.contents(path, size, test, own.RESIDENT_BYTES, skip_damaged=partial)
+    _store(contents, target, root, name, target.parent.name, None, {"source": str(path), "size": size})
+    dataset = sources.load("folder", str(root), own_name=name)
+    where = f" --config.data.dir={root}" if data_dir else ""
+    kept = "are decoded while training" if dataset.streamed else "stay in memory"
+    return (
+        f"Prepared {name} from {path} into {target} in {time.monotonic() - start:.0f} s: {_counts(dataset)}, "
+        f"{size} pixels a side, which {kept}. To train on it:\n"
+        f"  python -m rose_jax.main --config configs/folder.py --config.data.name={name}{where} --config.scenario.tasks=4"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/prepare_data", description="Prepare a dataset for rose_jax.")
-    parser.add_argument("name", metavar="dataset", help=f"one of {', '.join(sources.KNOWN)}")
+    parser.add_argument(
+        "name", metavar="dataset", help=f"one of {', '.join(sources.KNOWN)}; or folder: your images"
+    )
     parser.add_argument("--from", dest="source", metavar="PATH", help="folder or archive; downloaded if not given")
-    parser.add_argument("--data_dir", help=f"default ${sources.DATA_DIR_VARIABLE} or {sources.DEFAULT_DATA_DIR}")
+    parser.add_argument("--data_dir", help=f"default ${DATA_DIR_VARIABLE} or {DEFAULT_DATA_DIR}")
     parser.add_argument("--class_list", metavar="FILE", help="imagenet100: another hundred wnids, one a line")
-    parser.add_argument("--partial", action="store_true", help="accept wrong counts of images or classes")
+    parser.add_argument("--name", dest="own_name", help="folder: what the set is called; default: as the folder")
+    parser.add_argument("--size", type=int, help=f"folder: pixels a side, default {own.DEFAULT_SIZE}")
+    parser.add_argument("--test", type=float, help="folder: share of test images, where it has none; default 0.2")
+    parser.add_argument(
+        "--partial", action="store_true", help="accept wrong counts; folder: leave out images that do not decode"
+    )
     parser.add_argument("--overwrite", action="store_true", help="generate again what is prepared already")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    given = {key: value for key, value in vars(args).items() if value is not None}
     try:
-        print(prepare(**vars(args)))
+        if given["name"] == "folder":
+            _refuse(given, ("class_list",), "imagenet100")
+            print(prepare_own(given.pop("source", None), **{k: v for k, v in given.items() if k != "name"}))
+        else:
+            _refuse(given, ("own_name", "size", "test"), "folder")
+            print(prepare(**given))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -107,6 +155,32 @@ def main(argv: list[str] | None = None) -> int:
         print("\nInterrupted; no incomplete dataset is left. Run the same command again.", file=sys.stderr)
         return INTERRUPTED_EXIT_CODE
     return 0
+
+
+def _refuse(given: dict[str, Any], keys: tuple[str, ...], dataset: str) -> None:
+    """Options of another dataset than the one that is prepared."""
+    for key in keys:
+        if key in given:
+            raise UserError(f"--{key.removeprefix('own_')} is for `scripts/prepare_data {dataset}`. Leave it out.")
+
+
+def _store(
+    contents: Contents,
+    folder: Path,
+    root: Path,
+    name: str,
+    builder: str,
+    config: str | None,
+    provenance: dict[str, Any],
+) -> None:
+    """Writes the records beside their place and then moves them there, in place of old ones if there are any."""
+    with _staging(root, name) as staging:
+        written = staging / folder.relative_to(root)
+        write(contents, written, builder, config, provenance)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():  # --overwrite: the old records go only now that the new ones are complete
+            folder.rename(staging / "replaced")
+        written.rename(folder)
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def make_efc(parts: Parts) -> Objective:
     dim, num_classes, n_first = encoder.feature_dim, parts.scenario.num_classes, parts.scenario.sizes[0]
     batch_size, transform = options.recipe.batch_size, parts.transform
     if options.augment:
-        transform = train_transform(options.augment, normalisation=config.data.normalisation, pad=options.pad)
+        transform = train_transform(options.augment, normalise=parts.normalise, pad=options.pad)
 
     def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """The first task has a head for rotations; later ones a buffer of the previous mini-batch."""

@@ -47,7 +47,7 @@ def make_ssre(parts: Parts) -> Objective:
     config, encoder, options = parts.config, parts.encoder, parts.config.ssre
     dim, num_classes, transform = encoder.feature_dim, parts.scenario.num_classes, parts.transform
     if options.augment:
-        transform = train_transform(options.augment, normalisation=config.data.normalisation, pad=options.pad)
+        transform = train_transform(options.augment, normalise=parts.normalise, pad=options.pad)
 
     def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """Later tasks train no weight of the encoder: what they add to it starts from zero."""
