@@ -94,7 +94,8 @@ def main() -> None:
     compared = rest[:1] == ["--compare"]
     expected = np.load(rest[1]) if compared else None
     files = [str(file) for file in expected["files"]] if compared else rest
-    features = torch.cat([encoder(pixels(file, about)[None]) for file in files])
+    images = torch.stack([pixels(file, about) for file in files])
+    features = torch.cat([encoder(batch) for batch in images.split(64)])
     if compared:
         difference = np.abs(features.numpy() - expected["features"]).max()
         largest = np.abs(expected["features"]).max()
