@@ -7,6 +7,7 @@ from rose_jax.config import Config, validate
 from rose_jax.errors import UserError
 from rose_jax.experiment import check_needs
 from rose_jax.methods import METHODS, Row, resolve
+from rose_jax.models.tiny import tiny
 from rose_jax.run.identity import scoring_digest
 from rose_jax.runtime.workdir import difference
 from rose_jax.testtime.evolution import part_size
@@ -33,7 +34,7 @@ def test_mistyped_names(name, hint):
     with pytest.raises(UserError) as error:
         resolve([name])
     assert f"Did you mean '{hint}'?" in str(error.value)
-    assert len(str(error.value)) < 320
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_the_metric_is_refreshed_at_borders_of_updates(rows, refresh, granularit
 def test_the_queue_s_metric_asks_for_a_queue(name):
     config = Config()
     config.metric.source = "queue"
-    parts = make_parts(validate(config), None, 10, (1, 1, 3))
+    parts = make_parts(validate(config), tiny(2), 10, (8, 8, 3))
     with pytest.raises(UserError, match=f"{name}.*needs a queue.*rose, gd_queue.*metric.source=evolved"):
         check_needs(resolve([name]), parts)
     check_needs(resolve(["rose_whitened", "gd_queue_whitened"]), parts)

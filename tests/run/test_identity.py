@@ -152,7 +152,7 @@ def test_a_trajectory_knows_its_own_options():
         assert (f"{section}.recipe.batch_size" in keys) == (
             name in ("efc", "fcs", "pass", "il2a", "frozen", "ssre")
         )
-        assert ("loss.kd_weight" in keys) == (name in ("base", "lwf"))
+        assert ("loss.kd_weight" in keys) == (name in ("base", "base_rotation", "base_simclr", "lwf"))
         assert not any(key.startswith(("evolution", "metric", "test.")) for key in keys)
         assert "train.log_every" not in keys, "it changes no number"
     keys = trajectory_options(small_config(), "ssre")

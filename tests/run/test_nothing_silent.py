@@ -114,6 +114,15 @@ def test_results_that_are_none_are_refused_before_training(main, tmp_path, capsy
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.fixture
+def interruptible():
+    """A test command that was started in the background has inherited that Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_saves_and_says_how_to_go_on(main, tmp_path, monkeypatch, capsys):
     real, calls = trajectory.Trajectory._run_step, []
 
@@ -133,6 +142,7 @@ def test_an_interrupt_saves_and_says_how_to_go_on(main, tmp_path, monkeypatch, c
     saved.close()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_does_not_wait(capsys):
     preemption = hosts.Preemption()
     try:

@@ -26,7 +26,7 @@ def cut_down():
         patch.setattr(sweep, "GRANULARITIES", (1, 128))
         patch.setattr(cost, "GRANULARITIES", (1,))
         patch.setattr(metric, "ROWS", ("projector", "rose"))
-        patch.setattr(metric, "ALTERNATIVES", {"refresh 0": {"refresh": 0}})
+        patch.setattr(metric, "ALTERNATIVES", {metric.QUEUE: {"source": "queue"}, "refresh 0": {"refresh": 0}})
         patch.setattr(cost, "EVERY", (1, 4))
         patch.setattr(cost, "MOST_IMAGES", 128)
         patch.setattr(cost, "ADAPTING", ("tent", "ttt"))  # the run has no encoders for the last
