@@ -37,7 +37,7 @@ def test_a_kill(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1"))
     options = ["--kills", "1", "--at", "checkpoints/base/task_001_step_*.manifest.json"]
     options += ["--folder", str(tmp_path), "--config", tiny_run.__file__]
-    assert script.main([*options, "--", "--config.train.checkpoint_every=2"]) == 0
+    assert script.main([*options, "--", "--config.train.checkpoint_every=2", "--methods", "base,rose"]) == 0
     assert "exit code -9\n1 x SIGKILL over 1 runs: identical" in capsys.readouterr().out
     figure = Image.open(tmp_path / "killed0" / "figures" / "curves.png")
     assert figure.width > 750, "a real one"
