@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     if _CONFIG.value is None:
         raise UserError("Give --config, e.g. --config configs/digits_cold5.py")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
-    for noisy in ("absl", "orbax", "jax"):
+    for noisy in ("absl", "orbax", "jax", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     config: Config = _CONFIG.value
     if _METHODS.value is not None:
