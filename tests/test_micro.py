@@ -7,7 +7,7 @@ from configs import cifar100_cold10, cifar100_cold20, cifar100_warm5, tiny_cold1
 from rose_jax.config import Schedule, validate
 from rose_jax.data.sources import ArraySplit, Dataset
 from rose_jax.errors import UserError
-from rose_jax.micro import EXPANDED_STEPS, PLAIN_STEPS, shorten, task_sizes
+from rose_jax.micro import EXPANDED_STEPS, PLAIN_IMAGES, shorten, task_sizes
 
 
 def steps(config, recipe):
@@ -22,7 +22,15 @@ def test_every_trajectory_has_about_the_steps_that_fit(setting):
     config = validate(setting.get_config("micro"))
     assert (config.preset, config.model.width, config.data.pool) == ("micro", 16, 2)
     warm = config.scenario.start == "warm"
-    assert steps(config, config.train) == pytest.approx(EXPANDED_STEPS if warm else PLAIN_STEPS, rel=0.25)
+    assert steps(config, config.train) == pytest.approx(EXPANDED_STEPS if warm else PLAIN_IMAGES // 128, rel=0.25)
+    assert steps(config, config.efc.recipe) == pytest.approx(PLAIN_IMAGES // 64, rel=0.25)
+    # What makes EFC learn its new classes: the authors' rate x steps.
+    authors = setting.get_config().efc.recipe
+    _, classes, _ = task_sizes(config)
+    taken, published = (
+        r.later.lr * r.later.epochs * (500 * classes // r.batch_size) for r in (config.efc.recipe, authors)
+    )
+    assert published / 2 < taken < published * 1.1
     assert steps(config, config.fcs.recipe) == pytest.approx(EXPANDED_STEPS, rel=0.4)
     assert config.fcs.prototype_batch == config.fcs.recipe.batch_size
 
