@@ -1,4 +1,4 @@
-"""Where a run lives: the folder that its options name, and which places will not do."""
+"""Where a run lives: the folder that its options name."""
 
 import hashlib
 import re
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rose_jax.config import Config
-from rose_jax.errors import UserError
 
 LONGEST_CHANGES = 150  # characters of a workdir's name
 
@@ -27,16 +26,6 @@ def default_workdir(config: Config, changes: Mapping[str, Any]) -> Path:
         digest = hashlib.blake2b(changed.encode(), digest_size=4).hexdigest()
         changed = f"{changed[:LONGEST_CHANGES]}_{digest}"
     return Path("runs") / "_".join(filter(None, [*parts, changed, f"seed{config.seed}"]))
-
-
-def check_place(workdir: str | Path) -> None:
-    """Refuses addresses of object stores: they are no folders, and have neither locks nor renames."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", str(workdir))
-    if scheme:
-        raise UserError(
-            f"--workdir {workdir} is an address ({scheme[1]}:), not a folder. Give a folder on a disk or a shared file "
-            "system that has locks and renames (NFS, Lustre), and copy the run to the bucket when it is done."
-        )
 
 
 def _as_a_name(value: Any) -> str:
