@@ -107,7 +107,7 @@ class ProjectorOptions:
 
 @dataclass
 class EvolutionOptions:
-    capacity: int = option(3000, "S, pairs in the queue", at_least=1)
+    capacity: int = option(3000, "S, pairs in the queue", at_least=1, at_most=LARGEST_SEED)
     alpha: float = option(0.2, "noise of the pseudo-features; the paper's main text prints 0.02", at_least=0)
     granularity: int = option(1, "images per update", at_least=1)
     solver: str = choice(("blocked", "direct"), "of the least squares")

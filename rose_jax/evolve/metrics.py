@@ -7,7 +7,7 @@ import numpy as np
 from rose_jax.classifiers import ncm, queue, whitened
 from rose_jax.config import MetricOptions
 from rose_jax.errors import UserError, unknown
-from rose_jax.evolve.inputs import labels_of, matrix, square
+from rose_jax.evolve.inputs import labels_of, matrix, not_negative, square
 from rose_jax.statistics import covariance as cov
 from rose_jax.types import Classifier, PyTree
 
@@ -19,8 +19,8 @@ def check(metric: str | None, ridge: float | None) -> None:
         raise unknown("metric", str(metric), METRICS)
     if ridge is not None and metric is None:
         raise UserError(f"metric_ridge {ridge} needs a metric: {' or '.join(METRICS)}.")
-    if ridge is not None and not (np.isfinite(ridge) and ridge >= 0):
-        raise UserError(f"metric_ridge must be a finite number and not negative, not {ridge}.")
+    if ridge is not None:
+        not_negative("metric_ridge", ridge)
 
 
 def classifier(metric: str | None, ridge: float | None) -> Classifier:
