@@ -105,7 +105,7 @@ class Progress:
             self._pace = seconds / window[0]
         elif self._compiled:  # a task's first line may include compilation, so the average begins with the second
             self._windows.append(window)
-            steps, spent = (total + new for total, new in zip(self._sums, window, strict=True))
+            steps, spent = self._sums[0] + window[0], self._sums[1] + window[1]
             while len(self._windows) > _WINDOWS and spent - self._windows[0][1] >= _WINDOW_SECONDS:
                 oldest = self._windows.popleft()
                 steps, spent = steps - oldest[0], spent - oldest[1]
