@@ -125,7 +125,9 @@ class MetricOptions:
         ("evolved", "newest", "queue"),
         "newest: of the newest task alone; queue: the Gram matrix of its new features",
     )
-    queue_ridge: float = option(0.03, "rho of the queue's metric: rho tr / d of its Gram matrix", at_least=0)
+    queue_ridge: float = option(
+        6.0, "kappa of the queue's metric: kappa / classes x tr / d of its Gram matrix", at_least=0
+    )
     error: str = choice(
         ("stream", "task", "none"), "the drift map's, widens old classes; task: on D_t; stream: and on test pairs"
     )

@@ -119,7 +119,7 @@ class Evolution:
     evolve_every: int = 1  # every k-th image enters the queue, all are classified; 1 is the paper
     block: int = 64  # images per factorisation, a matter of speed alone
     metric: str | None = None  # None: the paper's cosine; "queue": the queue's own; "evolved": by covariances
-    metric_ridge: float | None = None  # ρ of the metric; None chooses
+    metric_ridge: float | None = None  # ρ of 'evolved', κ of 'queue' (ρ = κ / classes); None chooses
 
     def __post_init__(self) -> None:
         for name in ("capacity", "seed", "granularity", "evolve_every", "block"):
