@@ -48,17 +48,20 @@ def run(
     writers: tuple[str, ...] = (),
     profile_steps: int = 0,
     share: bool = False,
+    mirror: str = "",
 ) -> dict[str, Any]:
     """Everything that `python -m rose_jax.main` does. Returns what it writes to results.json.
 
     share: what runs beside `workdir` have trained and scored with the same options is taken over.
+    mirror: a URL below which a copy is kept, from which an empty workdir is filled.
     """
     check_place(workdir)
     rows = resolve(config.methods)
     features = make_features(config, layout or Layout())
     images, parts, layout = features.images, features.parts, features.images.layout
     check_needs(rows, parts)
-    with Workdir(workdir, config, images.dataset.identity, overwrite, writers, profile_steps, share) as work:
+    identity = images.dataset.identity
+    with Workdir(workdir, config, identity, overwrite, writers, profile_steps, share, mirror) as work:
         hosts.by_process_0(lambda: results_lib.check_earlier(work.path), f"the results in {work.path}")
         groups = _by_objective(rows)
         scores: dict[str, dict[str, Any]] = {}

@@ -35,7 +35,7 @@ def check_place(workdir: str | Path) -> None:
     if scheme:
         raise UserError(
             f"--workdir {workdir} is an address ({scheme[1]}:), not a folder. Give a folder on a disk or a shared file "
-            "system that has locks and renames (NFS, Lustre), and copy the run to the bucket when it is done."
+            "system that has locks and renames (NFS, Lustre), and keep a copy in the bucket with --mirror."
         )
 
 
