@@ -40,18 +40,16 @@ def make_plan(
     sets: KEY=VALUE,VALUE; others: --config.KEY=VALUE, for every run. A UserError names what is not allowed.
     """
     values = [_values(text) for text in sets]
-    given = [f"--config.{key}" for key, _ in values]
-    twice = sorted(
-        {name for name in given if given.count(name) > 1 or any(o.startswith(f"{name}=") for o in others)}
-    )
+    keys = [key for key, _ in values] + [word.removeprefix("--config.").partition("=")[0] for word in others]
+    twice = [key for key in keys if keys.count(key) > 1 or (key == "seed" and seeds)]
     if twice:
-        raise UserError(f"{twice[0].removeprefix('--config.')} is given twice. Give all its values in one --set.")
+        raise UserError(f"{twice[0]} is given twice. Give all its values in one place.")
     rows = [] if methods is None else [f"--methods={methods}"]
     seeded = [[f"--config.seed={seed}"] for seed in seeds] or [[]]
     runs: list[Run] = []
     for config in configs:
         for chosen in itertools.product(*(found for _, found in values)):
-            changed = [f"{flag}={value}" for flag, value in zip(given, chosen, strict=True)]
+            changed = [f"--config.{key}={value}" for (key, _), value in zip(values, chosen, strict=True)]
             for seed in seeded:
                 arguments = ("--config", config, *others, *changed, *seed, *rows)
                 runs.append(Run(arguments, default_workdir(*read(arguments))))

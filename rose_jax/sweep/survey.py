@@ -7,6 +7,7 @@ Asked in a process of its own that ends at once, for whoever asks jax for its de
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,8 +32,9 @@ def ask(runs: Sequence[Sequence[str]], environment: dict[str, str] | None = None
     done = subprocess.run(
         command, input=asked, capture_output=True, text=True, env=environment or dict(os.environ)
     )
-    if done.returncode == 2 and "error: " in done.stderr:
-        raise UserError(done.stderr.rpartition("error: ")[2].rstrip("\n"))
+    refusal = re.search(r"^error: (.*)\Z", done.stderr, re.MULTILINE | re.DOTALL)
+    if done.returncode == 2 and refusal:
+        raise UserError(refusal[1].rstrip())
     if done.returncode:
         raise UserError(f"The devices could not be counted:\n{done.stderr[-2000:]}")
     return Survey(**json.loads(done.stdout.splitlines()[-1]))

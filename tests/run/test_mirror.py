@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 import sys
 import time
@@ -251,3 +252,17 @@ def test_a_whole_run_and_its_mirror(finished, tmp_path, monkeypatch):
         json.loads((tmp_path / "runs/digits_cold5_seed0/results.json").read_text())["scores"]
         == finished[1]["scores"]
     )
+
+
+@pytest.mark.slow
+def test_five_kills_and_five_lost_workdirs(tmp_path, monkeypatch, capsys):
+    """A store that fails now and then is all that is left of the run each time."""
+    monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["tests", os.environ.get("PYTHONPATH", "")]))
+    options = ["--kills", "5", "--mirror", f"flaky://{tmp_path}/copies", "--folder", str(tmp_path)]
+    run = ["--config.train.checkpoint_every=2", "--config.train.first.epochs=8", "--methods", "base,rose"]
+    assert script.main([*options, "--config", flaky_store.__file__, "--", *run]) == 0
+    said = capsys.readouterr().out
+    assert said.count("exit code -9") == 5
+    assert "5 x SIGKILL" in said
+    assert "NOT identical" not in said
