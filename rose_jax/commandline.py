@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rose_jax.config import Config, get
+from rose_jax.config import Config, get, validate
 from rose_jax.errors import UserError, unknown
 from rose_jax.options import declared, keys, refusal, sections
 
@@ -52,6 +52,18 @@ def load_config(argument: str) -> Config:
         )
     config.name = config.name or path.stem
     return config
+
+
+def settle(config: Config, file: str, methods: Iterable[str] | None = None) -> dict[str, Any]:
+    """Checks the config of a command line and says in it what was changed of its file, which is returned."""
+    if methods is not None:
+        config.methods = tuple(methods)
+    validate(config)
+    unchanged = load_config(file)
+    changes = changed_keys(config, unchanged)
+    config.name = config.name or unchanged.name
+    mark_changes(config, changes)
+    return changes
 
 
 def changed_keys(config: Config, unchanged: Config) -> dict[str, Any]:

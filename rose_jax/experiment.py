@@ -47,10 +47,12 @@ def run(
     writers: tuple[str, ...] = (),
     profile_steps: int = 0,
     share: bool = False,
+    mirror: str = "",
 ) -> dict[str, Any]:
     """Everything that `python -m rose_jax.main` does. Returns what it writes to results.json.
 
     share: what runs beside `workdir` have trained and scored with the same options is taken over.
+    mirror: a URL below which a copy is kept, from which an empty workdir is filled.
     """
     refuse_address("--workdir", workdir)
     rows = resolve(config.methods)
@@ -59,7 +61,8 @@ def run(
     check_needs(rows, parts)
     if not overwrite:  # before the folder is claimed
         _check_results(workdir)
-    with Workdir(workdir, config, images.dataset.identity, overwrite, writers, profile_steps, share) as work:
+    identity = images.dataset.identity
+    with Workdir(workdir, config, identity, overwrite, writers, profile_steps, share, mirror) as work:
         _check_results(work.path)
         groups = _by_objective(rows)
         scores: dict[str, dict[str, Any]] = {}

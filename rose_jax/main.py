@@ -11,7 +11,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from rose_jax import commandline
-from rose_jax.config import Config, validate
+from rose_jax.config import Config
 from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -29,13 +29,16 @@ _OVERWRITE = flags.DEFINE_bool(
     "Delete encoders in the workdir that were trained with other options; if seed, data, scenario or model differ, all.",
 )
 _WRITERS = flags.DEFINE_list("writers", [], "Log also to: tensorboard, wandb (extras of the same names).")
+_MIRROR = flags.DEFINE_string(
+    "mirror", "", "Keep a copy below this URL (gs://, s3://, a path); an empty workdir is filled from it."
+)
 _PROFILE = flags.DEFINE_integer("profile", 0, "Trace so many training steps to WORKDIR/profile.", lower_bound=0)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes that run this command.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "With --distributed, where jax cannot detect it: host:port.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
 _FLAGS = (
-    *(_CONFIG, _WORKDIR, _METHODS, _OVERWRITE, _WRITERS, _PROFILE),
+    *(_CONFIG, _WORKDIR, _METHODS, _OVERWRITE, _WRITERS, _MIRROR, _PROFILE),
     *(_DISTRIBUTED, _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID),
 )
 
@@ -49,16 +52,9 @@ def main(argv: list[str]) -> None:
     for noisy in ("absl", "orbax", "jax", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     config: Config = _CONFIG.value
-    if _METHODS.value is not None:
-        config.methods = tuple(_METHODS.value)
     # Resume is exact only where sums are; on other devices the flag means nothing.
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-    validate(config)
-    # What makes a run something else than what its config file names.
-    unchanged = _config_file()
-    changes = commandline.changed_keys(config, unchanged)
-    config.name = config.name or unchanged.name
-    commandline.mark_changes(config, changes)
+    changes = commandline.settle(config, config_flags.get_config_filename(flags.FLAGS["config"]), _METHODS.value)
     from rose_jax import experiment  # after the flags: importing jax is slow, and errors above need none
     from rose_jax.runtime import hosts
     from rose_jax.runtime.files import refuse_address
@@ -78,6 +74,7 @@ def main(argv: list[str]) -> None:
             writers=writers,
             profile_steps=_PROFILE.value,
             share=not _WORKDIR.value,
+            mirror=_MIRROR.value,
         )
     except hosts.Preempted as stop:
         print(f"Saved and {stop}. The same command continues there.", file=sys.stderr)
@@ -117,11 +114,6 @@ def _parse(argv: list[str]) -> list[str]:
         return flags.FLAGS(argv)
     except flags.Error as error:
         raise commandline.explained(str(error)) from None
-
-
-def _config_file() -> Config:
-    """The config as its file has it, without what the command line changed."""
-    return commandline.load_config(config_flags.get_config_filename(flags.FLAGS["config"]))
 
 
 def _end_with(text: str) -> NoReturn:

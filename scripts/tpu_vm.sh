@@ -8,9 +8,10 @@ usage: scripts/tpu_vm.sh COMMAND --name NAME --zone ZONE [OPTION ...] [-- ARGUME
 
   create   make the TPU VM             [--accelerator_type v4-8] [--runtime_version V] [--spot]
   setup    copy and install this repository on all workers  [--data DIR] [--nfs HOST:/SHARE]
-  run      start the same command on all workers: python -m rose_jax.main ARGUMENT ... --distributed  [--detach]
+  run      start the same command on all workers: python -m rose_jax.main ARGUMENT ... --distributed  [--detach] [--mirror URL]
+  sweep    one run per chip of worker 0: python -m rose_jax.sweep ARGUMENT ...  [--detach] [--mirror URL]
   logs     follow the log of a detached run on worker 0
-  stop     send SIGTERM to a detached run on all workers: it saves and exits; `run` continues it
+  stop     send SIGTERM to a detached run or sweep: it saves and exits; the same command continues it
   fetch    copy a run's folder from worker 0 into ./runs    [--run NAME] [--from DIR] [--with_checkpoints]
   delete   delete the TPU VM and its disk (gcloud asks first)
 
@@ -20,6 +21,7 @@ usage: scripts/tpu_vm.sh COMMAND --name NAME --zone ZONE [OPTION ...] [-- ARGUME
   --spot                 cheaper, may be preempted: run again what was interrupted
   --data DIR             a folder of prepared data; it becomes ~/rose_jax_data on every worker
   --nfs HOST:/SHARE      mounted at /mnt/rose_jax on every worker: slices of several hosts need a shared workdir
+  --mirror URL           gs://BUCKET/FOLDER: keep a copy of the run, and take it back on a VM that has none
   --detach               the run outlives the connection; its log is ~/rose_jax/run.log on each worker
   --run NAME             the run's folder, below --from; default: of the run that was started last
   --from DIR             on the worker; default ~/rose_jax/runs and, without --run, /mnt/rose_jax/runs as well
@@ -30,6 +32,7 @@ example:
   scripts/tpu_vm.sh create --name rose --zone us-central2-b
   scripts/tpu_vm.sh setup  --name rose --zone us-central2-b --data ~/rose_jax_data
   scripts/tpu_vm.sh run    --name rose --zone us-central2-b -- --config configs/cifar100_cold10.py
+  scripts/tpu_vm.sh sweep  --name rose --zone us-central2-b -- --config configs/cifar100_cold10.py --seeds 0,1,2,3
   scripts/tpu_vm.sh fetch  --name rose --zone us-central2-b
   scripts/tpu_vm.sh delete --name rose --zone us-central2-b
 TEXT
@@ -37,7 +40,7 @@ TEXT
 
 readonly REMOTE=rose_jax # the repository's folder in the worker's home
 readonly SHARED=/mnt/rose_jax # where setup mounts --nfs
-readonly COMMANDS="create setup run logs stop fetch delete"
+readonly COMMANDS="create setup run sweep logs stop fetch delete"
 
 main() {
   case "${1:-}" in
@@ -68,7 +71,7 @@ do_setup() {
   # The VM's own Python may be too old; uv brings one along. The lock file decides every version.
   on_workers all "mkdir -p $REMOTE && tar -xzf rose_jax.tar.gz -C $REMOTE && cd $REMOTE \
 && python3 -m pip install --quiet --user uv && ([ -x .venv/bin/python ] || python3 -m uv venv --python 3.11 .venv) \
-&& python3 -m uv pip install --python .venv/bin/python --constraint requirements.lock --editable '.[tpu]'"
+&& python3 -m uv pip install --python .venv/bin/python --constraint requirements.lock --editable '.[tpu,gcs]'"
   if [[ -n $data ]]; then
     show tar -czf build/rose_jax_data.tar.gz -C "$data" .
     copy_to_workers build/rose_jax_data.tar.gz
@@ -81,17 +84,26 @@ do_setup() {
 }
 
 do_run() {
-  local start
-  start="$(quote .venv/bin/python -m rose_jax.main "${arguments[@]}" --distributed)"
+  start_on all rose_jax.main "${arguments[@]}" --distributed
+}
+
+do_sweep() {
+  start_on 0 rose_jax.sweep "${arguments[@]}"
+}
+
+start_on() { # all|N MODULE ARGUMENT ...
+  local workers="$1" start words=(-m "${@:2}")
+  [[ -z $mirror ]] || words+=(--mirror="$mirror")
+  start="$(quote .venv/bin/python "${words[@]}")"
   if [[ -n $detach ]]; then
     # The pid file holds the run itself (exec), so that `stop` signals it and nothing else.
     start="nohup bash -c $(quote "echo \$\$ > run.pid; exec $start") > run.log 2>&1 < /dev/null &"
     # A second one would take the pid file and the log from the first. The pid may be another's after a reboot.
-    on_workers all "cd $REMOTE && if [ -e run.pid ] && [ \"\$(readlink /proc/\$(cat run.pid)/cwd)\" = \"\$(pwd -P)\" ]; then \
+    on_workers "$workers" "cd $REMOTE && if [ -e run.pid ] && [ \"\$(readlink /proc/\$(cat run.pid)/cwd)\" = \"\$(pwd -P)\" ]; then \
 echo 'a run is going on here already: wait for it, or stop it first' >&2; exit 1; fi"
-    on_workers all "cd $REMOTE && { $start }"
+    on_workers "$workers" "cd $REMOTE && { $start }"
   else
-    on_workers all "cd $REMOTE && exec $start"
+    on_workers "$workers" "cd $REMOTE && exec $start"
   fi
 }
 
@@ -100,7 +112,7 @@ do_logs() {
 }
 
 do_stop() {
-  on_workers all "kill -TERM \$(cat $REMOTE/run.pid)"
+  on_workers all "[ ! -e $REMOTE/run.pid ] || kill -TERM \$(cat $REMOTE/run.pid)" # a sweep is on worker 0 alone
 }
 
 do_fetch() {
@@ -161,7 +173,7 @@ fail() {
 }
 
 parse_options() {
-  name="" zone="" project="" accelerator_type=v4-8 runtime_version="" spot="" data="" nfs="" detach=""
+  name="" zone="" project="" accelerator_type=v4-8 runtime_version="" spot="" data="" nfs="" detach="" mirror=""
   run_name="" from="" with_checkpoints="" dry_run=""
   arguments=()
   while (($#)); do
@@ -174,7 +186,7 @@ parse_options() {
       --detach) detach=1 ;;
       --with_checkpoints) with_checkpoints=1 ;;
       --dry_run) dry_run=1 ;;
-      --name | --zone | --project | --accelerator_type | --runtime_version | --data | --nfs | --run | --from)
+      --name | --zone | --project | --accelerator_type | --runtime_version | --data | --nfs | --mirror | --run | --from)
         [[ -n ${2:-} && ${2:-} != --* ]] || fail "$1 needs a value."
         case "$1" in
           --run) run_name="$2" ;;
@@ -209,8 +221,10 @@ check_options() {
   [[ -z $data || -d $data ]] || fail "--data '$data' is not a folder."
   [[ -z $data ]] || data="$(cd "$data" && pwd)"
   [[ -z $nfs || $nfs == ?*:/* ]] || fail "--nfs '$nfs' does not look like HOST:/SHARE."
+  [[ -z $mirror || $command == run || $command == sweep ]] || fail "--mirror belongs to 'run' and 'sweep'."
+  [[ -z $mirror || $mirror == ?*://?* || $mirror == /* ]] || fail "--mirror '$mirror' does not look like gs://BUCKET/FOLDER."
   case "$command" in
-    run)
+    run | sweep)
       [[ " ${arguments[*]-}" == *" --config"* ]] ||
         fail "nothing to run: give the run's arguments after --, e.g. -- --config configs/cifar100_cold10.py."
       ;;
@@ -218,7 +232,7 @@ check_options() {
       [[ $run_name != */* ]] || fail "--run '$run_name' is a folder's name, without slashes; see --from."
       ;;
   esac
-  [[ $command == run || ${#arguments[@]} -eq 0 ]] || fail "arguments after -- belong to 'run'."
+  [[ $command == run || $command == sweep || ${#arguments[@]} -eq 0 ]] || fail "arguments after -- belong to 'run' and 'sweep'."
   [[ -n $dry_run ]] || type gcloud > /dev/null 2>&1 || fail "gcloud is not installed (or use --dry_run)."
 }
 

@@ -79,7 +79,7 @@ def test_the_registries_are_named():
 def test_the_layers_are_those_that_are_checked():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     page = (ROOT / "docs/architecture.md").read_text()
-    listed = re.search(r"  ```\n(  main \| study.*?\n.+?)  ```", page, re.S)
+    listed = re.search(r"  ```\n(  main \| sweep \| study.*?\n.+?)  ```", page, re.S)
     assert [line.strip() for line in listed[1].splitlines()] == contracts[0]["layers"]
     assert f"checks {['no', 'one', 'two', 'three', 'four'][len(contracts)]} contracts" in page
 

@@ -57,7 +57,7 @@ def refuse_address(option: str, place: str | Path) -> None:
     if scheme:
         raise UserError(
             f"{option} {place} is an address ({scheme[1]}:), not a folder. Give a folder on a disk or a shared file "
-            "system that has locks and renames (NFS, Lustre), and copy what is in it to the bucket when it is done."
+            "system that has locks and renames (NFS, Lustre); main keeps a copy of a run in a bucket with --mirror."
         )
 
 

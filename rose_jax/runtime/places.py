@@ -21,11 +21,15 @@ def default_workdir(config: Config, changes: Mapping[str, Any]) -> Path:
         kind, _, rest = config.data.dataset.partition(":")
         parts.insert(0, _as_a_name(config.data.name or (Path(rest).stem if kind == "npz" else rest)))
         changes = {key: value for key, value in changes.items() if key not in ("data.name", "data.dataset")}
-    changed = "_".join(f"{key}={_as_a_name(value)}" for key, value in changes.items())
-    if len(changed) > LONGEST_CHANGES:  # file systems allow 255 bytes
-        digest = hashlib.blake2b(changed.encode(), digest_size=4).hexdigest()
-        changed = f"{changed[:LONGEST_CHANGES]}_{digest}"
+    changed = shortened("_".join(f"{key}={_as_a_name(value)}" for key, value in changes.items()))
     return Path("runs") / "_".join(filter(None, [*parts, changed, f"seed{config.seed}"]))
+
+
+def shortened(name: str) -> str:
+    """The name, or its beginning and a digest of it: file systems allow 255 bytes."""
+    if len(name) <= LONGEST_CHANGES:
+        return name
+    return f"{name[:LONGEST_CHANGES]}_{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
 def _as_a_name(value: Any) -> str:

@@ -16,6 +16,7 @@ from rose_jax.errors import UserError
 from rose_jax.runtime import hosts, siblings
 from rose_jax.runtime.agreement import LAYOUT, difference, differing_options, flatten, told
 from rose_jax.runtime.files import is_leftover, refuse_address, write_text
+from rose_jax.runtime.mirror import Mirror, check_mirror
 from rose_jax.runtime.profiler import Profiler
 from rose_jax.runtime.progress import Progress
 from rose_jax.runtime.writers import Writer, check_writers
@@ -31,8 +32,12 @@ class Workdir:
         writers: tuple[str, ...] = (),
         profile_steps: int = 0,
         share: bool = False,
+        mirror: str = "",
     ):
-        """share: what runs beside this one have made of the same options is taken over."""
+        """share: what runs beside this one have made of the same options is taken over.
+
+        mirror: where a copy is kept, a URL as fsspec has them; an empty workdir is filled from it.
+        """
         refuse_address("--workdir", path)
         self.path, self.config, self.data, self.overwrite = Path(path).absolute(), config, data, overwrite
         self.metrics_path = self.path / "metrics.jsonl"
@@ -40,6 +45,10 @@ class Workdir:
         self.share, self.siblings = share, siblings.Siblings(self.path)
         self._writer_names = writers
         self.writers: list[Writer] = []  # further sinks of the log's lines
+        if mirror:
+            check_mirror(mirror, self.path)
+        self._mirror = Mirror(mirror, self.path) if mirror else None
+        self._ending = "stopped"
 
     def __enter__(self) -> "Workdir":
         with self._possible("make"):
@@ -55,6 +64,7 @@ class Workdir:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._ending = "stopped" if exception[0] else "done"
         self._undo.close()
 
     def _open(self, undo: contextlib.ExitStack) -> None:
@@ -67,7 +77,12 @@ class Workdir:
                 raise UserError(
                     f"Another run is using the workdir {self.path}. Wait for it, or give another --workdir."
                 ) from None
+        if self._mirror and not self.overwrite:
+            self._fill_from(self._mirror)
         self._claim()
+        if self._mirror:
+            self._mirror.start()
+            undo.callback(lambda mirror: mirror.close(self._ending), self._mirror)
         if self.share:
             self.siblings = siblings.find(self.path, self._here())
         for name in self._writer_names:
@@ -196,6 +211,17 @@ class Workdir:
                     "Give another --workdir, or --overwrite to delete that run and start over."
                 )
         write_text(path, json.dumps(here, indent=2) + "\n")
+
+    def _fill_from(self, mirror: Mirror) -> None:
+        """Unless the mirror holds another run, which would be lost as soon as this one is copied."""
+        there = mirror.saved_config()
+        differing = difference(there, self._here()) if there else []
+        if differing:
+            raise UserError(
+                f"The mirror {mirror.store.url} holds a run with another config:\n{told(differing)}"
+                "Give another --mirror or --workdir, or --overwrite to replace that run."
+            )
+        mirror.fill()
 
     # The trajectories in it.
 

@@ -86,7 +86,7 @@ def test_setup_packs_copies_and_installs_on_all_workers(tmp_path):
     remote = [c for c in commands if "ssh" in c]
     assert len(remote) == 3
     assert all("--worker=all" in c for c in remote)
-    assert "--constraint requirements.lock --editable '.[tpu]'" in remote[0][7]
+    assert "--constraint requirements.lock --editable '.[tpu,gcs]'" in remote[0][7]
     assert "mount -t nfs -o hard 10.0.0.2:/share /mnt/rose_jax" in remote[2][7]
 
 
@@ -100,6 +100,18 @@ def test_run_starts_the_same_distributed_command_on_all_workers():
         *(".venv/bin/python", "-m", "rose_jax.main", "--config", "configs/cifar100_cold10.py"),
         *(AWKWARD, "--distributed"),
     ]
+
+
+def test_a_mirror_is_an_argument_of_the_run_and_a_sweep_is_on_one_worker():
+    given = ("--mirror", "gs://my-bucket/my runs", "--", "--config", "x.py")
+    for command, worker, words in (
+        ("run", "all", ["rose_jax.main", "--config", "x.py", "--distributed"]),
+        ("sweep", "0", ["rose_jax.sweep", "--config", "x.py"]),
+    ):
+        (found,) = dry(command, *VM, *given)
+        assert found[6] == f"--worker={worker}"
+        remote = shlex.split(found[7].removeprefix("--command="))
+        assert remote[5:] == ["-m", *words, "--mirror=gs://my-bucket/my runs"]
 
 
 def test_fetch_logs_stop_and_delete():
@@ -129,7 +141,10 @@ def test_fetch_logs_stop_and_delete():
         (("create", *VM, "--accelerator_type", "a100"), "does not look like v4-8"),
         (("create", *VM, "--accelerator_type", "v9-8"), "give --runtime_version"),
         (("create", *VM, "--sopt"), "unknown option '--sopt'"),
-        (("create", *VM, "--", "--config", "x"), "belong to 'run'"),
+        (("create", *VM, "--", "--config", "x"), "belong to 'run' and 'sweep'"),
+        (("create", *VM, "--mirror", "gs://x"), "--mirror belongs to 'run' and 'sweep'"),
+        (("run", *VM, "--mirror", "bucket", "--", "--config", "x"), "does not look like gs://BUCKET/FOLDER"),
+        (("sweep", *VM), "nothing to run"),
         (("setup", *VM, "--data", "no/such"), "--data 'no/such' is not a folder"),
         (("setup", *VM, "--nfs", "share"), "does not look like HOST:/SHARE"),
         (("run", *VM), "nothing to run"),
@@ -147,7 +162,7 @@ def test_bad_input_is_one_message_and_no_command(arguments, message):
 def test_usage_names_every_command():
     result = call("--help")
     assert result.returncode == 0
-    for command in ("create", "setup", "run", "logs", "stop", "fetch", "delete"):
+    for command in ("create", "setup", "run", "sweep", "logs", "stop", "fetch", "delete"):
         assert f"\n  {command} " in result.stdout
 
 
@@ -183,9 +198,10 @@ def test_a_detached_run_returns_at_once_and_is_what_stop_ends(vm):
     begun = time.monotonic()
     assert tpu_vm("run", *VM, "--detach", "--", "--config", "x.py", AWKWARD, NAP="50").returncode == 0
     assert time.monotonic() - begun < 30
-    while not (home / "rose_jax" / "argv").exists():
+    argv = home / "rose_jax" / "argv"
+    while not argv.exists() or "--distributed" not in argv.read_text():
         time.sleep(0.05)
-    assert (home / "rose_jax" / "argv").read_text().splitlines()[-2] == AWKWARD
+    assert argv.read_text().splitlines()[-2] == AWKWARD
     pid = int((home / "rose_jax" / "run.pid").read_text())
     try:
         second = tpu_vm("run", *VM, "--detach", "--", "--config", "y.py")
