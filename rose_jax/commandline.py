@@ -3,28 +3,23 @@
 import contextlib
 import importlib.util
 import re
+import sys
 import textwrap
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
+
+from absl import flags
 
 from rose_jax.config import Config, get, validate
 from rose_jax.errors import UserError, unknown
 from rose_jax.options import declared, keys, refusal, sections
 
-USAGE = """\
-usage: python -m rose_jax.main --config FILE[:PRESET] [--methods ROW,ROW] [--workdir DIR] [--config.KEY=VALUE ...]
-
-Trains what is missing, scores the rows, writes results.json and report.html. The same command continues a run
-that was stopped.
-"""
 MORE = """\
   --config.KEY=VALUE  one option of the config, e.g. --config.evolution.alpha=0.02; tuples as '(60, 120)'
   --config.help       every such key: what it is, what is allowed, its value in FILE; --config.help=TEXT: those with TEXT
-
-example: python -m rose_jax.main --config configs/digits_cold5.py --methods base,rose
 """
 EXAMPLE = "configs/digits_cold5.py is one that works."
 HELP = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull", "-?", "--?")
@@ -117,13 +112,38 @@ def explained(message: str) -> UserError:
     return refusal(match[1], item.kind, item.option, match[2]) if match and item else UserError(message)
 
 
-def help_on_flags(described: Mapping[str, str]) -> str:
+def parse(argv: list[str], values: flags.FlagValues, names: Iterable[str], usage: str) -> list[str]:
+    """absl's parser, with help that ends the process well and messages that say what is allowed.
+
+    names: of the flags that the help tells of. Returns what is no flag, after the program's name.
+    """
+    file, given = config_argument(argv), given_keys(argv)
+    if any(word in HELP for word in argv[1:]):
+        _end_with(help_on_flags(usage, {name: str(values[name].help) for name in names}))
+    config = None if file is None else load_config(file)  # its mistakes, before absl meets them
+    for word in argv[1:]:
+        name, _, wanted = word.lstrip("-").partition("=")
+        if name == "config.help":
+            _end_with(help_on_keys(config or Config(), wanted))
+    check_keys(given)
+    try:
+        rest = values(argv)
+    except flags.Error as error:
+        raise explained(str(error)) from None
+    if len(rest) > 1:
+        raise UserError(f"Unexpected arguments: {' '.join(rest[1:])}")
+    if file is None:
+        raise UserError("Give --config, e.g. --config configs/digits_cold5.py")
+    return rest
+
+
+def help_on_flags(usage: str, described: Mapping[str, str]) -> str:
     """The usage, with the flags and what each is for."""
     listed = "".join(
         textwrap.fill(f"--{name:<17} {text}", 118, initial_indent="  ", subsequent_indent=22 * " ") + "\n"
         for name, text in described.items()
     )
-    return f"{USAGE}\n{listed}{MORE}"
+    return f"{usage}\n{listed}{MORE}"
 
 
 def help_on_keys(config: Config, wanted: str = "") -> str:
@@ -168,6 +188,11 @@ def _blamed(path: Path, act: str) -> Iterator[None]:
         raise UserError(
             f"The config file {path}{where} cannot {act}: {type(error).__name__}: {said}. Correct it; {EXAMPLE}"
         ) from error
+
+
+def _end_with(text: str) -> NoReturn:
+    print(text, end="")
+    sys.exit(0)
 
 
 def _written(value: Any) -> str:

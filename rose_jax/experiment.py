@@ -103,17 +103,13 @@ def run(
     return results
 
 
-def make_features(config: Config, layout: Layout) -> Features:
-    """Data, scenario, encoder and transforms of a run: each is built here and nowhere else."""
+def make_features(config: Config, layout: Layout, dataset: sources.Dataset | None = None) -> Features:
+    """Data, scenario, encoder and transforms of a run: each is built here and nowhere else.
+
+    dataset: in place of the config's, which is then not read.
+    """
     options = config.data
-    dataset = sources.load(
-        options.dataset,
-        options.dir or None,
-        class_list=options.class_list or None,
-        synthetic_if_missing=options.synthetic_if_missing,
-        own_name=options.name,
-        size=options.size,
-    ).pooled(options.pool)
+    dataset = (dataset or load_data(config)).pooled(options.pool)
     scenario = make_scenario(config.scenario, dataset.num_classes, options.images_per_class)
     images = Images(dataset, scenario, layout, config.seed, options.decode_workers)
     normalise = augment.eval_transform(normalisation_of(dataset, options.normalisation))
@@ -126,6 +122,18 @@ def make_features(config: Config, layout: Layout) -> Features:
         augment.train_transform(options.augment, normalise=normalise, pad=options.pad),
     )
     return Features(images, parts)
+
+
+def load_data(config: Config) -> sources.Dataset:
+    options = config.data
+    return sources.load(
+        options.dataset,
+        options.dir or None,
+        class_list=options.class_list or None,
+        synthetic_if_missing=options.synthetic_if_missing,
+        own_name=options.name,
+        size=options.size,
+    )
 
 
 def normalisation_of(dataset: sources.Dataset, name: str) -> augment.Normalisation:

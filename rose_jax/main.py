@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from absl import app, flags
 from ml_collections import config_flags
@@ -13,6 +12,15 @@ from ml_collections import config_flags
 from rose_jax import commandline
 from rose_jax.config import Config
 from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError
+
+USAGE = """\
+usage: python -m rose_jax.main --config FILE[:PRESET] [--methods ROW,ROW] [--workdir DIR] [--config.KEY=VALUE ...]
+
+Trains what is missing, scores the rows, writes results.json and report.html. The same command continues a run
+that was stopped.
+
+example: python -m rose_jax.main --config configs/digits_cold5.py --methods base,rose
+"""
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The setting: a Python file with a function get_config, and a preset after a colon."
@@ -44,10 +52,6 @@ _FLAGS = (
 
 
 def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise UserError(f"Unexpected arguments: {' '.join(argv[1:])}")
-    if _CONFIG.value is None:
-        raise UserError("Give --config, e.g. --config configs/digits_cold5.py")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", force=True)
     for noisy in ("absl", "orbax", "jax", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -100,25 +104,7 @@ def run() -> None:
 
 
 def _parse(argv: list[str]) -> list[str]:
-    """absl's parser, with help that ends the process well and messages that say what is allowed."""
-    file, given = commandline.config_argument(argv), commandline.given_keys(argv)
-    if any(word in commandline.HELP for word in argv[1:]):
-        _end_with(commandline.help_on_flags({flag.name: str(flags.FLAGS[flag.name].help) for flag in _FLAGS}))
-    config = None if file is None else commandline.load_config(file)  # its mistakes, before absl meets them
-    for word in argv[1:]:
-        name, _, wanted = word.lstrip("-").partition("=")
-        if name == "config.help":
-            _end_with(commandline.help_on_keys(config or Config(), wanted))
-    commandline.check_keys(given)
-    try:
-        return flags.FLAGS(argv)
-    except flags.Error as error:
-        raise commandline.explained(str(error)) from None
-
-
-def _end_with(text: str) -> NoReturn:
-    print(text, end="")
-    sys.exit(0)
+    return commandline.parse(argv, flags.FLAGS, [flag.name for flag in _FLAGS], USAGE)
 
 
 if __name__ == "__main__":

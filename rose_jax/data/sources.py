@@ -37,13 +37,18 @@ class Spec(NamedTuple):
     stock: str = ""  # folder of TFDS's own builder, read if the user has prepared it
     stock_test_split: str = "test"
     wanted: str = ""  # what prepare_data generates from
+    per_class: tuple[int, int] = (0, 0)  # images of a class, train and test; the most where classes differ
 
 
 KNOWN: dict[str, Spec] = {
     "digits": Spec(10, 8, True, ""),
-    "cifar100": Spec(100, 32, True, "rose_cifar100", "cifar100", wanted="cifar-100-python.tar.gz"),
-    "tiny": Spec(200, 64, True, "rose_tiny", wanted="tiny-imagenet-200.zip"),
-    "imagenet100": Spec(100, 224, False, "rose_imagenet100", "imagenet2012", "validation", "an ImageNet folder"),
+    "cifar100": Spec(
+        100, 32, True, "rose_cifar100", "cifar100", wanted="cifar-100-python.tar.gz", per_class=(500, 100)
+    ),
+    "tiny": Spec(200, 64, True, "rose_tiny", wanted="tiny-imagenet-200.zip", per_class=(500, 50)),
+    "imagenet100": Spec(
+        100, 224, False, "rose_imagenet100", "imagenet2012", "validation", "an ImageNet folder", (1300, 50)
+    ),
 }
 
 

@@ -29,6 +29,22 @@ def synthetic_dataset(name: str) -> sources.Dataset:
     )
 
 
+def outline(name: str) -> sources.Dataset:
+    """As large as the dataset `name` is, but black: for programs that are compiled and not run. Takes no memory."""
+    spec = sources.KNOWN[name]
+
+    def black(split: int, per_class: int) -> sources.ArraySplit | sources.RecordSplit:
+        labels = np.repeat(np.arange(spec.num_classes, dtype=np.int32), per_class)
+        if not spec.in_memory:
+            return sources.RecordSplit(SyntheticRecords(labels, split, spec.image_size), labels)
+        shape = (len(labels), spec.image_size, spec.image_size, 3)
+        return sources.ArraySplit(np.broadcast_to(np.uint8(0), shape), labels)
+
+    names = tuple(map(str, range(spec.num_classes)))
+    train, test = (black(split, per_class) for split, per_class in enumerate(spec.per_class))
+    return sources.Dataset(name, spec.num_classes, names, spec.image_size, train, test, "synthetic")
+
+
 def synthetic_image(label: int, split: int, index: int, height: int, width: int) -> np.ndarray:
     """uint8 [height, width, 3]: the class's colour grid enlarged, plus brightness and noise of its own."""
     grid = np.random.default_rng([label]).integers(32, 224, (_GRID, _GRID, 3), dtype=np.uint8)

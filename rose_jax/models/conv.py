@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from rose_jax.runtime.target import Target, target
+
 SMALL_MAP = 2 * 2  # outputs of at most so many pixels are products over patches
 LARGE_MAP = 16 * 16  # inputs of at least so many pixels have their kernel's gradient summed in parts
 IMAGES_AT_ONCE = 16
@@ -20,7 +22,7 @@ IMAGES_AT_ONCE = 16
 
 def convolution() -> Callable[..., Array] | None:
     """What flax's Conv should call: `by_shape` if there is one device and it is a CPU, else its own (None)."""
-    return by_shape if jax.default_backend() == "cpu" and jax.device_count() == 1 else None
+    return by_shape if target() == Target("cpu", 1) else None
 
 
 def by_shape(inputs: Array, kernel: Array, strides: Any, padding: Any, **options: Any) -> Array:

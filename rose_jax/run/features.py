@@ -28,7 +28,7 @@ class Features:
         def features(variables: PyTree, images: Array) -> jax.Array:
             return encoder.apply(variables, layout.constrain(images))[0]["feature"]
 
-        self._encode = jax.jit(encode, out_shardings=layout.replicated)
+        self.encoding = jax.jit(encode, out_shardings=layout.replicated)
         self._gather = jax.jit(gather, out_shardings=layout.batch_sharding())
         self._features = jax.jit(features, out_shardings=layout.replicated)
 
@@ -44,7 +44,7 @@ class Features:
         with must_fit("A batch of images to encode", f"config.test.batch_size (now {self.batch_size})"):
             for images, index, count in self.images.evaluated(split, indices, self.batch_size):
                 pause()
-                run = self.programs.compiled(f"encode {split}", self._encode, variables, images, index)
+                run = self.programs.compiled(f"encode {split}", self.encoding, variables, images, index)
                 start = time.perf_counter()
                 batch = jax.block_until_ready(run(variables, images, index))
                 seconds += time.perf_counter() - start

@@ -1,11 +1,13 @@
 """Scores one row over the stages of a trajectory. Each stage's outcome is a file; a rerun reads it back."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.stages import Wrapped
 
 from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.compensation import COMPENSATIONS
@@ -22,7 +24,7 @@ from rose_jax.runtime.memory import must_fit
 from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
 from rose_jax.testtime import ADAPTATIONS
-from rose_jax.testtime.stream import StreamResult, feature_calls, image_calls, make_stream, run_stream
+from rose_jax.testtime.stream import Call, StreamResult, feature_calls, image_calls, make_stream, run_stream
 from rose_jax.types import Adaptation, ClassMemory, Model, Parts, PyTree, StageView, Start
 
 
@@ -133,9 +135,12 @@ class Scorer:
         return wait_with_one_blas_thread(init, start, self.classifier), np.asarray(unmoved)
 
     def _run(self, view: Stage) -> Outcome:
-        adaptation, motion = self.adaptation(view.stage), self.classifier.motion
         state, unmoved = self.begin(view)
-        result = self._stream(adaptation, state, view)
+        return self.end(view, self._stream(state, view), unmoved)
+
+    def end(self, view: Stage, result: StreamResult, unmoved: np.ndarray) -> Outcome:
+        """What a stage's stream leaves behind; unmoved: as `begin` gave it."""
+        adaptation, motion = self.adaptation(view.stage), self.classifier.motion
         finish = jax.jit(adaptation.finish, static_argnums=1)
         end = wait_with_one_blas_thread(finish, result.state, self.classifier)
         counts = adaptation.counts(result.state) | view.notes
@@ -151,29 +156,38 @@ class Scorer:
             result.trace,
         )
 
-    def _stream(self, adaptation: Adaptation, state: PyTree, view: Stage) -> StreamResult:
+    def stream(self, stage: int) -> Wrapped:
+        """The program that every call of a stage's stream runs."""
+        return make_stream(self.adaptation(stage), self.classifier, self.layout)
+
+    def calls(self, view: Stage) -> Iterator[Call]:
+        """The batches of a stage's stream, as `stream` takes them."""
+        reads = self.adaptation(view.stage).reads
         options, every = self.parts.config.test, self.parts.config.evolution.evolve_every
-        calls: Any
-        if "images" in adaptation.reads:
-            calls = image_calls(view.test_images(self.parts.config.testtime.batch_size), self.layout)
-        else:
-            calls = feature_calls(
-                view.test_features(view.stage - 1, every) if "z_old" in adaptation.reads else None,
-                view.test_features(view.stage),
-                layout=self.layout,
-                batch_size=options.batch_size,
-                batches_per_call=options.batches_per_call,
-                evolve_every=every,
-            )
+        if "images" in reads:
+            return image_calls(view.test_images(self.parts.config.testtime.batch_size), self.layout)
+        return feature_calls(
+            view.test_features(view.stage - 1, every) if "z_old" in reads else None,
+            view.test_features(view.stage),
+            layout=self.layout,
+            batch_size=options.batch_size,
+            batches_per_call=options.batches_per_call,
+            evolve_every=every,
+        )
+
+    def program_name(self, stage: int) -> str:
+        return "moving" if self.adaptation(stage) is self.moving else "still"
+
+    def _stream(self, state: PyTree, view: Stage) -> StreamResult:
         return run_stream(
-            make_stream(adaptation, self.classifier, self.layout),
+            self.stream(view.stage),
             state,
-            calls,
+            self.calls(view),
             layout=self.layout,
             programs=self.programs,
-            name="moving" if adaptation is self.moving else "still",
+            name=self.program_name(view.stage),
             pause=view.pause,
-            trace=adaptation.trace,
+            trace=self.adaptation(view.stage).trace,
         )
 
     def _size_keys(self) -> str:

@@ -61,3 +61,20 @@ class Layout:
     def padded(self, batch_size: int) -> int:
         """The next size that the devices divide; the rows in excess are masked."""
         return -(-batch_size // self.num_devices) * self.num_devices
+
+
+class DescribedLayout(Layout):
+    """On devices that are only described: what would be placed there becomes its shape, type and placement.
+
+    Programs can be lowered and compiled from these, but not run.
+    """
+
+    def _place(self, tree: Any, sharding: NamedSharding) -> Any:
+        def describe(leaf: Any) -> jax.ShapeDtypeStruct:
+            aval = jax.typeof(leaf)
+            return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
+
+        return jax.tree.map(describe, tree)
+
+    def split_local(self, array: np.ndarray) -> Any:
+        return self._place(array, self.batch_sharding())

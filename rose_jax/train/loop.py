@@ -1,23 +1,25 @@
 """Runs one task's steps: feeds in, log lines out. Stops on the first term that is not finite."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from rose_jax.data.pipeline import Images, TrainingBatches
+from rose_jax.data.pipeline import Feed, Images, TrainingBatches
 from rose_jax.errors import UserError
+from rose_jax.runtime.sharding import Layout
 from rose_jax.train.schedule import learning_rate, task_schedule
 from rose_jax.train.step import TrainState
 from rose_jax.types import Snapshot, Task
 
 
-def make_task(images: Images, weight_decay: float, task: int) -> Task:
+def make_task(images: Images, weight_decay: float, task: int, layout: Layout | None = None) -> Task:
+    """layout: where it lies, if not with the images."""
     scenario = images.scenario
     numbers = np.array([task, scenario.offset(task), scenario.sizes[task]], np.int32)
-    return Task(*images.layout.replicate((*numbers, np.float32(weight_decay))))
+    return Task(*(layout or images.layout).replicate((*numbers, np.float32(weight_decay))))
 
 
 def train_steps(
@@ -37,15 +39,11 @@ def train_steps(
     `after_call` may checkpoint; with the state it must keep the window's sums, for a resumed run to write the
     same lines.
     """
-    options, images = batches.options, batches.images
+    options, per_epoch = batches.options, batches.steps_per_epoch(index)
     first, last = int(state.step), total_steps(batches, index)
-    data, per_epoch = images.resident("train"), batches.steps_per_epoch(index)
     window = window or Window(first=first)
-    for feed, steps in batches.feeds(index, first, last):
-        lr = np.zeros(options.steps_per_call if data else 1, np.float32)
-        for row, number in enumerate(steps):
-            lr[row] = learning_rate(options, images.scenario, index, number // per_epoch)
-        state, terms = step(state, prev, data, feed, images.layout.replicate(lr), task)
+    for steps, lr, arguments in calls(batches, index, first, last):
+        state, terms = step(state, prev, *arguments, task)
         done = steps.stop
         window.add(done, terms)
         # Terms are fetched in windows, so that the device never waits for the host in between.
@@ -67,6 +65,19 @@ def train_steps(
             window = Window(first=done)
         after_call(state, done, window)
     return state
+
+
+def calls(
+    batches: TrainingBatches, index: int, first: int, last: int
+) -> Iterator[tuple[range, np.ndarray, tuple[dict[str, jax.Array] | None, Feed, jax.Array]]]:
+    """For each call of the step: which steps it runs, their learning rates [K], and its arguments (data, feed, lr)."""
+    options, images = batches.options, batches.images
+    data, per_epoch = images.resident("train"), batches.steps_per_epoch(index)
+    for feed, steps in batches.feeds(index, first, last):
+        lr = np.zeros(options.steps_per_call if data else 1, np.float32)
+        for row, number in enumerate(steps):
+            lr[row] = learning_rate(options, images.scenario, index, number // per_epoch)
+        yield steps, lr, (data, feed, images.layout.replicate(lr))
 
 
 class Window:

@@ -187,7 +187,7 @@ def test_test_images_are_encoded_by_all_devices():
         built = build(made, devices)
         variables = snapshot_of(built.begin(None, 0)).variables
         images, index, _ = next(built.images.evaluated("test", np.arange(64), 64))
-        program = built.features._encode.lower(variables, images, index).compile()
+        program = built.features.encoding.lower(variables, images, index).compile()
         flops[devices] = program.cost_analysis()["flops"]
     assert flops[8] < flops[1] / 6
 
