@@ -49,6 +49,12 @@ def load_config(argument: str) -> Config:
     return config
 
 
+def load_unchanged(argument: str) -> Config:
+    """What a run's changes are changes of: FILE:PRESET, or FILE if the preset is no setting of its own (`:tpu`)."""
+    config, (file, colon, _) = load_config(argument), argument.partition(":")
+    return load_config(file) if colon and config.preset == "full" else config
+
+
 def changed_keys(config: Config, unchanged: Config) -> dict[str, Any]:
     """Options that differ from those of the run's config file, but for its seed and what changes no number."""
     items = {key: item for key, item in declared(config).items() if key not in ("name", "seed")}

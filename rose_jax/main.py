@@ -38,14 +38,21 @@ _OVERWRITE = flags.DEFINE_bool(
 )
 _WRITERS = flags.DEFINE_list("writers", [], "Log also to: tensorboard, wandb (extras of the same names).")
 _PROFILE = flags.DEFINE_integer("profile", 0, "Trace so many training steps to WORKDIR/profile.", lower_bound=0)
+_DETERMINISTIC = flags.DEFINE_bool(
+    "deterministic",
+    True,
+    "GPUs: only operations that add in a fixed order, so that a resumed run has the same bits; slower. Others always do.",
+)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes that run this command.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "With --distributed, where jax cannot detect it: host:port.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
 _FLAGS = (
     *(_CONFIG, _WORKDIR, _METHODS, _OVERWRITE, _WRITERS, _PROFILE),
-    *(_DISTRIBUTED, _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID),
+    *(_DETERMINISTIC, _DISTRIBUTED, _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID),
 )
+
+_GPU_FLAG = "--xla_gpu_deterministic_ops"
 
 
 def main(argv: list[str]) -> None:
@@ -55,8 +62,8 @@ def main(argv: list[str]) -> None:
     config: Config = _CONFIG.value
     if _METHODS.value is not None:
         config.methods = tuple(_METHODS.value)
-    # Resume is exact only where sums are; on other devices the flag means nothing.
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
+    if _DETERMINISTIC.value and _GPU_FLAG not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_GPU_FLAG}=true".lstrip()
     validate(config)
     # What makes a run something else than what its config file names.
     unchanged = _config_file()
@@ -68,10 +75,10 @@ def main(argv: list[str]) -> None:
     from rose_jax.runtime.places import check_place, default_workdir
 
     check_place(_WORKDIR.value or "")
-    experiment.cache_compilations()
     if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value > 0 or _PROCESS_ID.value >= 0:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     workdir = Path(_WORKDIR.value) if _WORKDIR.value else default_workdir(config, changes)
+    experiment.cache_compilations(workdir)
     writers = tuple(_WRITERS.value)
     try:
         experiment.run(
@@ -111,7 +118,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _config_file() -> Config:
     """The config as its file has it, without what the command line changed."""
-    return commandline.load_config(config_flags.get_config_filename(flags.FLAGS["config"]))
+    return commandline.load_unchanged(config_flags.get_config_filename(flags.FLAGS["config"]))
 
 
 if __name__ == "__main__":
