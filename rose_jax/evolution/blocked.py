@@ -26,9 +26,19 @@ from rose_jax.evolution.core import (
     move,
     transposed_matmul,
 )
-from rose_jax.evolution.linalg import finish_solve, half_solve, ldl, solve_unit_lower
+from rose_jax.evolution.linalg import eliminate, finish_solve, half_solve, interleave
+from rose_jax.runtime.target import target
 
 _CHUNK = 512  # at most so many images between two calls of `refresh_sums`
+
+
+def block_size() -> int:
+    """Images per factorisation, a matter of speed alone.
+
+    A CPU's time is arithmetic, which grows with the block (scripts/bench.py evolution). An accelerator's is the number of
+    operations one after another, which hardly does (docs/scaling.md).
+    """
+    return 64 if target().platform == "cpu" else 128
 
 
 class BlockedState(NamedTuple):
@@ -75,19 +85,26 @@ def blocked(
     alpha: float,
     granularity: int = 1,
     ridge: float | None = None,
-    block: int = 64,
+    block: int | None = None,
     rebuild_every: int | None = None,
 ) -> Evolver:
-    """RoSE, exact for every image, with one Cholesky factorisation per `block` images.
+    """RoSE, exact for every image, with one Cholesky factorisation per `block` images (None: `block_size`).
 
     The sums are recomputed from the queue every `rebuild_every` pairs (default: three turnovers, at least 8192).
     """
     rebuild_every = rebuild_every or max(3 * capacity, 8192)
-    # A chunk has at most `capacity` images: no pair both enters and leaves in it, so that the pairs that leave can
-    # be read from the queue beforehand. Groups larger than that, or than a block, are one chunk each.
-    by_group = granularity > min(block, capacity)
-    block = granularity if by_group else granularity * (min(block, capacity) // granularity)
-    most_blocks = 1 if by_group else max(1, min(capacity, _CHUNK) // block)
+
+    def plan() -> tuple[int, bool, int]:
+        """Images of a block, whether that is a group larger than `block`, and the most blocks of a chunk.
+
+        A chunk has at most `capacity` images: no pair both enters and leaves in it, so that the pairs that leave can
+        be read from the queue beforehand. Groups larger than that, or than a block, are one chunk each.
+        """
+        most = min(block_size() if block is None else block, capacity)
+        if granularity > most:
+            return granularity, True, 1
+        width = granularity * (most // granularity)
+        return width, False, max(1, min(capacity, _CHUNK) // width)
 
     def init(
         prototypes: Array,
@@ -127,17 +144,19 @@ def blocked(
 
     def chunk_size(images: int) -> int:
         """The images of a call in as few chunks as possible, all of equal size and made of whole blocks."""
-        width = min(block, granularity * -(-images // granularity))
+        largest, _, most_blocks = plan()
+        width = min(largest, granularity * -(-images // granularity))
         blocks = -(-images // width)
         chunks = -(-blocks // most_blocks)
         return -(-blocks // chunks) * width
 
     def update(state: BlockedState, rows: Rows) -> tuple[BlockedState, Array]:
         state, events = push(state, rows)
+        largest, by_group, _ = plan()
         if by_group:
             state, scores = advance_group(state, events)
         else:
-            width = min(block, rows.valid.shape[0])
+            width = min(largest, rows.valid.shape[0])
             events = jax.tree.map(lambda x: x.reshape(-1, width, *x.shape[1:]), events)
             start, carry = state, (state.sums, state.moved, state.counts, state.gram)
             carry, scores = jax.lax.scan(
@@ -230,6 +249,7 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
     """
     sums, last_moved, counts, gram = carry
     images, dim = events.z.shape
+    # A pair enters before the one that it replaces leaves.
     old = interleave(events.old_in, events.old_out)  # U [2b, d]
     residual = interleave(events.residual_in, events.residual_out)
     signs = jnp.where(jnp.arange(2 * images) % 2 == 0, 1, -1).astype(sums.dtype)
@@ -240,9 +260,8 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
     shift = matmul(finish_solve(chol, half), sums[:, dim:])  # U (W - W₀) over p (W - W₀)
     moved = state.anchor + shift[2 * images :]  # M = p W [C, d]
 
-    lower, pivots = ldl(jnp.diag(signs) + leverage[: 2 * images])
     right = jnp.concatenate([leverage[2 * images :].T, residual - shift[: 2 * images]], axis=1)
-    right = solve_unit_lower(lower, right)
+    right, pivots = eliminate(jnp.diag(signs) + leverage[: 2 * images], right)
     weights, directions = right[:, :-dim] / pivots[:, None], right[:, -dim:]  # β [2b, C], F [2b, d]
 
     # Pivots of entering pairs are > 0, of leaving pairs < 0. From the first group on where rounding breaks this,
@@ -340,8 +359,3 @@ def refresh_sums(state: BlockedState, rebuild_every: int) -> BlockedState:
 
     sums, peak, gram = jax.lax.cond(due, rebuilt, lambda: (state.sums, peak, gram))
     return state._replace(sums=sums, age=jnp.where(due, 0, state.age), peak=peak, gram=gram)
-
-
-def interleave(first: Array, second: Array) -> Array:
-    """[2n, d]: first[0], second[0], first[1], ... so that a pair enters before the one that it replaces leaves."""
-    return jnp.stack([first, second], axis=1).reshape(-1, first.shape[1])

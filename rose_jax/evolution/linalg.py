@@ -1,11 +1,62 @@
 """The factorisations and triangular solves behind the blocked solver."""
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.lax.linalg import triangular_solve
 
 from rose_jax.evolution.core import matmul
+from rose_jax.runtime.target import target
+
+BASE = 8  # blocks of so many rows are eliminated row by row
+
+
+def eliminate(matrix: Array, right: Array) -> tuple[Array, Array]:
+    """L⁻¹ @ right [m, c] and the pivots D [m] of the unpivoted LDLᵀ of a symmetric matrix [m, m].
+
+    Without pivoting, the leading rows of both are those of the leading blocks. All leading blocks must be non-singular;
+    from the first that is not, rows are Inf or NaN.
+    """
+    if target().platform == "cpu":
+        lower, pivots = ldl(matrix)
+        return triangular_solve(lower, right, left_side=True, lower=True, unit_diagonal=True), pivots
+    return eliminate_by_halves(matrix, right)
+
+
+def eliminate_by_halves(matrix: Array, right: Array) -> tuple[Array, Array]:
+    """`eliminate` in log₂(m / BASE) steps over all blocks at once, for machines on which each small operation is dear.
+
+    With X = A₁₁⁻¹ A₁₂, the lower half of a block is left with A₂₂ - Xᵀ A₁₂ and R₂ - Xᵀ R₁, which are what elimination of the
+    upper half leaves it with. Then the two halves have nothing more to do with each other, and are halved alike.
+    """
+    size, columns = right.shape
+    blocks = 2 ** max(0, math.ceil(math.log2(max(size, 1) / BASE)))
+    side = blocks * BASE
+    a = jnp.eye(side, dtype=matrix.dtype).at[:size, :size].set(matrix)[None]  # [blocks so far, side, side]
+    r = jnp.pad(right, ((0, side - size), (0, 0)))[None]
+    while side > BASE:
+        side //= 2
+        upper, across, lower = a[:, :side, :side], a[:, :side, side:], a[:, side:, side:]
+        x = jnp.swapaxes(jnp.linalg.solve(upper, across), 1, 2)
+        a = jnp.stack([upper, lower - matmul(x, across)], axis=1).reshape(-1, side, side)
+        r = jnp.stack([r[:, :side], r[:, side:] - matmul(x, r[:, :side])], axis=1).reshape(-1, side, columns)
+    # Row by row on (a | I), which leaves (D Lᵀ | L⁻¹): the right side is many times as wide.
+    both = jnp.concatenate([a, jnp.broadcast_to(jnp.eye(BASE, dtype=a.dtype), a.shape)], axis=2)
+    below = np.arange(BASE)[None, :, None]
+    for j in range(BASE - 1):
+        row = both[:, j : j + 1]
+        both = both - jnp.where(below > j, both[:, :, j : j + 1] / row[:, :, j : j + 1] * row, 0)
+    pivots = jnp.sum(jnp.where(np.eye(BASE, dtype=bool)[None], both[:, :, :BASE], 0), axis=2)
+    return matmul(both[:, :, BASE:], r).reshape(-1, columns)[:size], pivots.reshape(-1)[:size]
+
+
+def interleave(first: Array, second: Array) -> Array:
+    """[2n, d]: first[0], second[0], first[1], ... A TPU is quicker at a gather of rows than at a reshape of two axes."""
+    order = np.arange(2 * len(first)).reshape(2, -1).T.reshape(-1)
+    return jnp.concatenate([first, second]).at[order].get(mode="promise_in_bounds", unique_indices=True)
 
 
 def ldl(matrix: Array, panel: int = 16) -> tuple[Array, Array]:
@@ -50,8 +101,3 @@ def half_solve(chol: Array, rows: Array) -> Array:
 def finish_solve(chol: Array, half: Array) -> Array:
     """half @ C⁻¹, so that finish_solve(chol, half_solve(chol, rows)) = rows @ (C Cᵀ)⁻¹."""
     return triangular_solve(chol, half, left_side=False, lower=True)
-
-
-def solve_unit_lower(lower: Array, columns: Array) -> Array:
-    """L⁻¹ @ columns."""
-    return triangular_solve(lower, columns, left_side=True, lower=True, unit_diagonal=True)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from rose_jax.evolution.core import Metric, QueueMetric, matmul, score_table, transposed_matmul
-from rose_jax.evolution.linalg import half_solve, ldl, solve_unit_lower
+from rose_jax.evolution.linalg import eliminate, half_solve, interleave
 
 
 class NewGram(NamedTuple):
@@ -95,12 +95,14 @@ def block_scores(matrix: Array, block: Block) -> tuple[Array, Array]:
 
     def come_and_go(x: Array) -> Array:
         """Rows of z where it stays, each before the one that leaves for it: [b, n] and [b, n] -> [2b, n]."""
-        return jnp.stack([jnp.where(block.stays[:, None], x[:images], 0), x[images:]], axis=1).reshape(events, -1)
+        return interleave(jnp.where(block.stays[:, None], x[:images], 0), x[images:])
 
     signs = jnp.where(jnp.arange(events) % 2 == 0, 1, -1).astype(matrix.dtype)
-    lower, pivots = ldl(jnp.diag(signs) + come_and_go(come_and_go(products[:, : 2 * images]).T))
     right = come_and_go(products)  # U G⁻¹ (z, what leaves, F, M)
-    within = solve_unit_lower(lower, jnp.concatenate([right[:, :images], right[:, 2 * images :]], axis=1))
+    within, pivots = eliminate(
+        jnp.diag(signs) + come_and_go(right[:, : 2 * images].T),
+        jnp.concatenate([right[:, :images], right[:, 2 * images :]], axis=1),
+    )
     usable = (pivots * signs > 0) & jnp.isfinite(within).all(axis=1) & factored
     usable = jnp.cumsum(~usable) == 0  # from the first event that rounding breaks, G stays as it is
     within = jnp.where(usable[:, None], within, 0)

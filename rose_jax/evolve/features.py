@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from rose_jax.errors import UserError
+from rose_jax.evolution.blocked import block_size
 from rose_jax.evolution.core import Evolver, padded_calls, predict, ridge_for
 from rose_jax.evolution.rose import rose
 from rose_jax.evolution.threads import wait_with_one_blas_thread
@@ -79,7 +80,8 @@ def evolve_features(
     )
     images = z_new.shape[0]
     group = evolution.granularity
-    unit = group * -(-evolution.block // group)  # whole groups, whole blocks
+    block = block_size() if evolution.block is None else evolution.block
+    unit = group * -(-block // group)  # whole groups, whole blocks
     size = min(-(-images // unit), -(-_IMAGES_PER_CALL // unit)) * unit
     predictions = np.empty(images, np.int32)
     both = (
@@ -115,13 +117,15 @@ class Evolution:
     solver: str = "blocked"  # or "direct", the slow reference
     ridge: float | None = None  # ρ of λ = ρ·tr(G₀)/d; None chooses (see `ridge_for`)
     evolve_every: int = 1  # every k-th image enters the queue, all are classified; 1 is the paper
-    block: int = 64  # images per factorisation, a matter of speed alone
+    block: int | None = None  # images per factorisation, a matter of speed alone; None chooses by the machine
     metric: str | None = None  # None: the paper's cosine; "queue": the queue's own; "evolved": by covariances
     metric_ridge: float | None = None  # ρ of the metric; None chooses
 
     def __post_init__(self) -> None:
         for name in ("capacity", "seed", "granularity", "evolve_every", "block"):
             value = getattr(self, name)
+            if name == "block" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise UserError(f"{name} must be a whole number, not {value!r}.")
         if self.evolve_every < 1:

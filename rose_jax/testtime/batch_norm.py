@@ -20,6 +20,6 @@ def make(parts: Parts) -> Adaptation:
 def read_batch(
     encoder: Encoder, variables: PyTree, shown: Shown, reader: Reader, *, norm: str = "batch"
 ) -> Prediction:
-    """What a network makes of the batch. The running statistics are not changed, and with norm="batch" not read."""
+    """What a network makes of the batch. The running statistics are not changed; norm="batch" does without them."""
     feature = encoder.apply(variables, shown.images, norm=norm, mask=shown.valid)[0]["feature"]
     return Prediction(reader.scores(feature), reader.logits(feature), forwards=1)

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from PIL import Image, ImageEnhance
 
-from rose_jax.data.augment import colour
+from rose_jax.data.augment import colour, geometry
 from rose_jax.data.augment import recipes as augment
 from rose_jax.errors import UserError
 
@@ -39,6 +39,15 @@ def test_shift_cuts_every_window_of_the_padded_image_and_nothing_else(images):
         shifted = np.asarray(shift(jax.random.key(step), images, 2))
         seen |= {offsets[image.tobytes()] for offsets, image in zip(known, shifted, strict=True)}
     assert len(seen) == 25
+
+
+def test_crops_by_products_are_crops_by_copies(images):
+    """What accelerators compute is what CPUs copy, to the bit, for every corner."""
+    corners = np.stack(np.meshgrid(range(7), range(7)), -1).reshape(-1, 2)[:, ::-1]
+    some = np.resize(images, (len(corners), 8, 8, 3))
+    expected = np.asarray(geometry.crop_by_copies(some, corners, 3))
+    np.testing.assert_array_equal(geometry.crop_by_products(some, corners, 3), expected)
+    assert (expected == 0).any()
 
 
 def test_crop_flip_is_a_window_or_its_mirror_image(images):

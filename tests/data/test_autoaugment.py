@@ -4,6 +4,7 @@ import functools
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
@@ -143,6 +144,14 @@ def test_histogram_is_the_same_on_every_platform(images):
     np.testing.assert_array_equal(colour.histogram(planes), expected)
     np.testing.assert_array_equal(colour.histogram_by_scatter(pixels), expected)
     np.testing.assert_array_equal(colour.histogram_by_matmul(pixels), expected)
+
+
+def test_smoothing_is_the_same_by_products():
+    """What accelerators compute is what CPUs compute, to the bit."""
+    planes = np.random.default_rng(3).integers(0, 256, (4, 3, 9, 14)).astype(np.uint8)
+    planes[0] = 255
+    expected = colour.smooth_by_slices(jnp.asarray(planes))
+    np.testing.assert_array_equal(colour.smooth_by_products(planes), expected)
 
 
 def test_other_sizes_and_oblong_images(apply):

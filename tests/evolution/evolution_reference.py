@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from rose_jax.evolution import Evolver, rose
+from rose_jax.runtime.target import tracing_for
 
 KEY = jax.random.key(3)
 # Compilation is most of what these tests cost, and none of what they are about.
@@ -47,7 +48,17 @@ def wrap(evolver: Evolver) -> Engine:
 
 @cache
 def engine(solver="blocked", capacity=70, granularity=1, block=16, ridge=1e-4, alpha=0.2) -> Engine:
-    return wrap(rose(capacity, alpha, granularity, solver, ridge, block))
+    """solver: "blocked for tpu" is what is compiled for one, run on the CPU."""
+    solver, _, platform = solver.partition(" for ")
+    evolver = rose(capacity, alpha, granularity, solver, ridge, block)
+    if not platform:
+        return wrap(evolver)
+
+    def step(*arguments):
+        with tracing_for(platform):
+            return evolver.step(*arguments)
+
+    return wrap(evolver._replace(step=step))
 
 
 def queue_of(state) -> np.ndarray:

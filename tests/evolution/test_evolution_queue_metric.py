@@ -14,7 +14,7 @@ METRIC = QueueMetric(jnp.float32(RIDGE))
 
 @pytest.mark.parametrize(
     ("solver", "granularity", "capacity"),
-    [("direct", 1, 70), ("blocked", 1, 70), ("blocked", 4, 70), ("blocked", 50, 40)],
+    [("direct", 1, 70), ("blocked", 1, 70), ("blocked for tpu", 1, 70), ("blocked", 4, 70), ("blocked", 50, 40)],
 )
 def test_every_image_past_the_length_of_the_queue(solver, granularity, capacity):
     *stage, z_old, z_new, _ = features(np.random.default_rng(31), 200)

@@ -10,7 +10,7 @@ from evolution_reference import KEY, alg2, engine, features, queue_of, wrap
 
 from rose_jax.evolution import predict, ridge_for, rose
 from rose_jax.evolution.blocked import blocked
-from rose_jax.evolution.linalg import ldl
+from rose_jax.evolution.linalg import eliminate, eliminate_by_halves
 
 both = pytest.mark.parametrize("solver", ["direct", "blocked"])
 
@@ -22,6 +22,8 @@ both = pytest.mark.parametrize("solver", ["direct", "blocked"])
         ("direct", 50, 40, 16, 170, 4),
         ("blocked", 1, 70, 16, 200, 0),  # S no multiple of b, ragged end, every pseudo-feature leaves
         ("blocked", 1, 70, 16, 170, 4),
+        ("blocked for tpu", 1, 70, 16, 200, 0),
+        ("blocked for tpu", 3, 70, None, 100, 4),
         ("blocked", 1, 40, 64, 130, 0),  # b > S
         ("blocked", 3, 70, 16, 100, 4),
         ("blocked", 50, 40, 16, 170, 4),  # g > S
@@ -213,14 +215,29 @@ def test_short_queues_get_a_larger_ridge_and_a_note():
     assert ridge_for(3000, 512, 0.0) == (0.0, None)
 
 
+@pytest.mark.parametrize("elimination", [eliminate, eliminate_by_halves])
 @pytest.mark.parametrize("size", [1, 5, 16, 45])
-def test_ldl_has_leading_factors(size):
+def test_elimination_has_leading_factors(elimination, size):
+    """Of the leading block too: pivots are those of float64's LDLᵀ, and the right side is that of L⁻¹."""
     rng = np.random.default_rng(13)
     u = rng.normal(size=(size, 60)) / 20
     matrix = np.diag(np.where(np.arange(size) % 2, -1.0, 1.0)) + u @ u.T
-    lower, pivots = (np.asarray(x, np.float64) for x in ldl(jnp.asarray(matrix, jnp.float32)))
-    np.testing.assert_allclose((lower * pivots) @ lower.T, matrix, atol=1e-6)
-    np.testing.assert_array_equal(np.triu(lower, 1), 0)
-    half = max(1, size // 2)
-    expected = np.linalg.slogdet(matrix[:half, :half])
-    np.testing.assert_allclose(np.log(np.abs(pivots[:half])).sum(), expected[1], atol=1e-5)
+    right = rng.normal(size=(size, 7))
+    lower, pivots, rest = np.eye(size), np.zeros(size), matrix.copy()
+    for j in range(size):
+        pivots[j] = rest[j, j]
+        lower[j:, j] = rest[j:, j] / pivots[j]
+        rest = rest - np.outer(rest[:, j], rest[j]) / pivots[j]
+    np.testing.assert_allclose((lower * pivots) @ lower.T, matrix, atol=1e-12)
+    reduced, found = elimination(jnp.asarray(matrix, jnp.float32), jnp.asarray(right, jnp.float32))
+    np.testing.assert_allclose(found, pivots, atol=2e-6)
+    np.testing.assert_allclose(reduced, np.linalg.solve(lower, right), atol=5e-6)
+
+
+def test_elimination_by_halves_keeps_what_comes_before_a_break():
+    matrix = np.eye(40, dtype=np.float32)
+    matrix[20, 20] = np.nan
+    reduced, pivots = eliminate_by_halves(jnp.asarray(matrix), jnp.ones((40, 3)))
+    np.testing.assert_array_equal(pivots[:20], 1)
+    np.testing.assert_array_equal(reduced[:20], 1)
+    assert not np.isfinite(pivots[20])

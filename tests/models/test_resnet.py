@@ -74,6 +74,39 @@ def test_batch_norm_is_torch_s_and_blind_to_padding(rows):
     np.testing.assert_allclose(evaluated, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("running", "dtype"),
+    [(0.0, jnp.float32), (0.99, jnp.float32), (-10.0, jnp.float32), (0.0, jnp.bfloat16), (0.99, jnp.bfloat16)],
+)
+def test_batch_norm_of_a_far_channel(running, dtype):
+    """Statistics are summed about the running mean; wherever that is, they are those of float64 and so is the gradient."""
+    rng = np.random.default_rng(0)
+    centre, spread = np.array([1e3, 0.0, -200.0]), np.array([1.0, 1.0, 0.1])
+    if dtype == jnp.bfloat16:
+        centre *= 0.05  # eight bits hold no more
+    x = jnp.asarray(centre + spread * rng.normal(size=(6, 8, 8, 3)), dtype)
+    direction, mask = rng.normal(size=x.shape), np.arange(6) < 5
+    variables = BatchNorm().init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)), jnp.ones(1), "batch")
+    variables["batch_stats"]["mean"] = jnp.asarray(running * centre, jnp.float32)
+
+    def weighed(x):
+        out, mutated = BatchNorm().apply(variables, x, jnp.asarray(mask), "batch", mutable=["batch_stats"])
+        return jnp.sum(out * direction), (out, mutated["batch_stats"])
+
+    gradient, (out, stats) = jax.grad(weighed, has_aux=True)(x)
+    exact, weight = np.asarray(x, np.float64), mask[:, None, None, None] / (5 * 64)
+    mean = (exact * weight).sum((0, 1, 2))
+    var = (np.square(exact - mean) * weight).sum((0, 1, 2))
+    unit = (exact - mean) / np.sqrt(var + 1e-5)
+    sums = direction.sum((0, 1, 2)) + unit * (direction * unit).sum((0, 1, 2))
+    expected = (direction - weight * sums) / np.sqrt(var + 1e-5)
+    coarse = 0.02 if dtype == jnp.bfloat16 else 0.0  # the rounding of outputs
+    np.testing.assert_allclose(np.asarray(out, float)[:5], unit[:5], rtol=1e-3 + coarse, atol=2e-3 + coarse)
+    np.testing.assert_allclose(stats["var"], 0.9 + 0.1 * var * 320 / 319, rtol=1e-3)
+    scale = np.abs(expected).max((0, 1, 2))
+    np.testing.assert_allclose(np.asarray(gradient, float) / scale, expected / scale, atol=1e-3 + coarse)
+
+
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
 def test_heads(kind):
     rng = np.random.default_rng(0)

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from rose_jax.data.augment import colour, warps
+from rose_jax.runtime.target import target
 
 
 class Operation(NamedTuple):
@@ -116,22 +117,29 @@ def apply_colour(images: Array, operation: Array, strength: Array) -> Array:
     is_op = {name: (operation == index)[:, None, None, None] for index, name in enumerate(COLOUR)}
     strength = strength[:, None, None, None]
 
-    # The branch saves work and keeps XLA's CPU compiler from fusing the filter with what follows, which would
-    # make the whole five times slower.
-    smoothed = jax.lax.cond(jnp.any(is_op["sharpness"]), colour.smooth, lambda same: same, images)
-
-    degenerate = jnp.zeros_like(images)  # brightness
-    degenerate = jnp.where(is_op["contrast"], colour.mean_luminance(images), degenerate)
-    degenerate = jnp.where(is_op["color"], colour.luminance(images), degenerate)
-    degenerate = jnp.where(is_op["sharpness"], smoothed, degenerate)
-    result = colour.blend(degenerate, images, strength)
-
-    result = jnp.where(is_op["posterize"], colour.posterize(images, strength), result)
+    # Operations on single levels are worked out for the 256 levels, not for each pixel.
+    levels = jnp.arange(colour.LEVELS, dtype=jnp.uint8).reshape(1, 1, 16, 16)
+    levels = jnp.broadcast_to(levels, (*images.shape[:2], 16, 16))
+    counts = colour.histogram(images)
+    black = jnp.uint8(0)
+    result = colour.blend(jnp.where(is_op["contrast"], colour.mean_luminance(images), black), levels, strength)
+    result = jnp.where(is_op["posterize"], colour.posterize(levels, strength), result)
     threshold = jnp.where(is_op["invert"], 0, strength)
-    result = jnp.where(is_op["solarize"] | is_op["invert"], colour.solarize(images, threshold), result)
-    result = jnp.where(is_op["autocontrast"], colour.autocontrast(images), result)
-    result = jnp.where(is_op["equalize"], colour.equalize(images), result)
-    return jnp.where(is_op["identity"], images, result)
+    result = jnp.where(is_op["solarize"] | is_op["invert"], colour.solarize(levels, threshold), result)
+    result = jnp.where(is_op["autocontrast"], colour.autocontrast(levels, counts), result)
+    result = jnp.where(is_op["equalize"], colour.equalized(counts).reshape(levels.shape), result)
+    result = jnp.where(is_op["identity"], levels, result)
+    by_level = colour.look_up(result.reshape(*images.shape[:2], colour.LEVELS), images)
+
+    if target().platform == "cpu":
+        # The branch saves work and keeps XLA's CPU compiler from fusing the filter with what follows, which would
+        # make the whole five times slower.
+        smoothed = jax.lax.cond(jnp.any(is_op["sharpness"]), colour.smooth, lambda same: same, images)
+    else:
+        smoothed = colour.smooth(images)
+    degenerate = jnp.where(is_op["sharpness"], smoothed, colour.luminance(images))
+    blended = colour.blend(degenerate, images, strength)
+    return jnp.where(is_op["color"] | is_op["sharpness"], blended, by_level)
 
 
 class _OperationTable(NamedTuple):

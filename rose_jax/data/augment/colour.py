@@ -6,6 +6,7 @@ the last axis, and an axis of three would be slow.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 LEVELS = 256
@@ -45,11 +46,31 @@ def mean_luminance(images: Array) -> Array:
 
 def smooth(images: Array) -> Array:
     """ImageFilter.SMOOTH: (sum of the 3x3 window + 4 * centre) / 13, rounded; border pixels stay."""
+    # Both are exact. On a TPU, shifting an image by a pixel is dearer than a product.
+    return jax.lax.platform_dependent(images, cpu=smooth_by_slices, default=smooth_by_products)
+
+
+def smooth_by_slices(images: Array) -> Array:
     wide = images.astype(jnp.float32)
     rows = wide[:, :, :-2] + wide[:, :, 1:-1] + wide[:, :, 2:]
     window = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
     inner = _to_level((window + 4 * wide[:, :, 1:-1, 1:-1]) / 13 + 0.5)
     return images.at[:, :, 1:-1, 1:-1].set(inner)
+
+
+def smooth_by_products(images: Array) -> Array:
+    """Window sums by products with matrices that are 1 on three diagonals; all sums are whole numbers below 2^24."""
+    height, width = images.shape[2:]
+
+    def band(size: int) -> np.ndarray:
+        return np.tri(size, k=1) - np.tri(size, k=-2)
+
+    # Levels are exact in any precision, sums of three in the highest only.
+    rows = jnp.einsum("bciw,ih->bchw", images.astype(jnp.float32), jnp.asarray(band(height), jnp.float32))
+    window = jnp.einsum("bchj,jw->bchw", rows, jnp.asarray(band(width), jnp.float32), precision="highest")
+    inner = np.zeros((height, width), bool)
+    inner[1:-1, 1:-1] = True
+    return jnp.where(inner[None, None], _to_level((window + 4 * images.astype(jnp.float32)) / 13 + 0.5), images)
 
 
 def solarize(images: Array, threshold: Array) -> Array:
@@ -63,23 +84,33 @@ def posterize(images: Array, bits: Array) -> Array:
     return images & mask.astype(jnp.uint8)
 
 
-def autocontrast(images: Array) -> Array:
-    """ImageOps.autocontrast: each channel stretched to 0..255."""
-    low = jnp.min(images, axis=(2, 3), keepdims=True).astype(jnp.float32)
-    high = jnp.max(images, axis=(2, 3), keepdims=True).astype(jnp.float32)
-    stretched = 255 * (images.astype(jnp.float32) - low) / jnp.maximum(high - low, 1)
-    return jnp.where(high > low, _to_level(stretched), images)
+def autocontrast(levels: Array, counts: Array) -> Array:
+    """ImageOps.autocontrast: each channel stretched to 0..255. counts: the image's histogram.
+
+    levels: uint8 [B, 3, ...], those of the image or any others.
+    """
+    every = jnp.arange(LEVELS, dtype=jnp.float32)[None, None, :]
+    low = jnp.min(jnp.where(counts > 0, every, LEVELS), axis=-1)[:, :, None, None]
+    high = jnp.max(jnp.where(counts > 0, every, -1), axis=-1)[:, :, None, None]
+    stretched = 255 * (levels.astype(jnp.float32) - low) / jnp.maximum(high - low, 1)
+    return jnp.where(high > low, _to_level(stretched), levels)
 
 
-def equalize(images: Array) -> Array:
-    """ImageOps.equalize: each channel's levels by rank, in steps of (pixels not of its top level) // 255."""
-    counts = histogram(images)  # [B, 3, 256]
+def equalized(counts: Array) -> Array:
+    """What ImageOps.equalize makes of each level: by rank, in steps of (pixels not of its top level) // 255.
+
+    counts: the image's histogram. -> uint8 [B, 3, 256].
+    """
     darker = _exclusive_sums(counts)
     step = jnp.floor(jnp.max(jnp.where(counts > 0, darker, 0), axis=-1, keepdims=True) / 255)
-    pixels = images.reshape(*images.shape[:2], -1)
-    rank = jnp.take_along_axis(darker, pixels.astype(jnp.int32), axis=-1, mode="promise_in_bounds")
-    ranked = (jnp.floor(step / 2) + rank) / jnp.maximum(step, 1)
-    return jnp.where(step > 0, _to_level(ranked), pixels).reshape(images.shape)
+    ranked = (jnp.floor(step / 2) + darker) / jnp.maximum(step, 1)
+    return jnp.where(step > 0, _to_level(ranked), jnp.arange(LEVELS, dtype=jnp.uint8)[None, None, :])
+
+
+def look_up(tables: Array, images: Array) -> Array:
+    """Each channel of each image through its own table. tables: uint8 [B, 3, 256]; images: uint8 [B, 3, H, W]."""
+    pixels = images.reshape(*images.shape[:2], -1).astype(jnp.int32)
+    return jnp.take_along_axis(tables, pixels, axis=-1, mode="promise_in_bounds").reshape(images.shape)
 
 
 def shift_hue(images: Array, shift: Array) -> Array:
