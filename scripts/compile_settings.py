@@ -33,7 +33,7 @@ TOPOLOGIES = ("v5e:1", "v5e:2x4")
 ROWS, OTHERS = ("base", "projector", "gd", "rose"), ("efc", "fcs")
 FOUND, PAGE = ROOT / "docs" / "compiled.json", ROOT / "docs" / "scaling.md"
 KEPT = ("name", "unit", "runs", "fits", "message", "seconds", "code", "arguments", "temporary", "outputs")
-KEPT += ("flops", "cycles", "collectives", "share_of_hbm", "share_of_peak")
+KEPT += ("flops", "cycles", "collectives", "share_of_hbm", "share_of_peak", "without_estimate")
 DECODE_MS = 6.0  # of a vCPU for one ImageNet JPEG: twice a core's (bench.py decode), as two share a core
 Found = dict[str, dict[str, Any]]  # "TOPOLOGY SETTING" -> what table.record gives
 
@@ -132,11 +132,23 @@ def eight_rows(found: Found) -> list[list[str]]:
 
 
 def program_rows(found: Found, name: str) -> list[list[str]]:
-    rows = [["program", "compile s", "code MB", "temporary MB", "GFLOP", "k cycles", "µs", "of peak"]]
+    rows = [
+        [
+            "program",
+            "compile s",
+            "code MB",
+            "temporary MB",
+            "GFLOP",
+            "k cycles",
+            "µs",
+            "of peak",
+            "calls not in it",
+        ]
+    ]
     record = found.get(f"v5e:1 {name}", {"programs": []})
     for p in record["programs"]:
         if not p["fits"]:
-            rows.append([p["name"], f"{p['seconds']:.0f}", p["message"], *["-"] * 5])
+            rows.append([p["name"], f"{p['seconds']:.0f}", p["message"], *["-"] * 6])
             continue
         rows.append(
             [
@@ -147,6 +159,7 @@ def program_rows(found: Found, name: str) -> list[list[str]]:
                 f"{p['cycles'] / 1e3:,.1f}",
                 f"{1e6 * p['cycles'] / record['chip']['clock']:,.1f}",
                 f"{100 * p['share_of_peak']:.0f} %",
+                ", ".join(f"{count} {name}" for name, count in p["without_estimate"].items()) or "none",
             ]
         )
     return rows
