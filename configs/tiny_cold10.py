@@ -2,7 +2,7 @@
 
 Command:   python -m rose_jax.main --config configs/tiny_cold10.py
 Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 24 + 10 epochs), :smoke (seconds)
-Time:      53 min on one v5e chip, 34 min on one A100 (computed in docs/scaling.md, not measured)
+Time:      the TPU compiler's estimate is in docs/scaling.md; on a TPU use the preset :tpu
 Expected:  39.93 last accuracy with the full setting (the paper's figure; not run here)
 """
 

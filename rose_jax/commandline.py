@@ -54,11 +54,17 @@ def settle(config: Config, file: str, methods: Iterable[str] | None = None) -> d
     if methods is not None:
         config.methods = tuple(methods)
     validate(config)
-    unchanged = load_config(file)
+    unchanged = load_unchanged(file)
     changes = changed_keys(config, unchanged)
     config.name = config.name or unchanged.name
     mark_changes(config, changes)
     return changes
+
+
+def load_unchanged(argument: str) -> Config:
+    """What a run's changes are changes of: FILE:PRESET, or FILE if the preset is no setting of its own (`:tpu`)."""
+    config, (file, colon, _) = load_config(argument), argument.partition(":")
+    return load_config(file) if colon and config.preset == "full" else config
 
 
 def changed_keys(config: Config, unchanged: Config) -> dict[str, Any]:

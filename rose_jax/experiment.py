@@ -144,10 +144,18 @@ def normalisation_of(dataset: sources.Dataset, name: str) -> augment.Normalisati
     return augment.Normalisation(*(tuple(channels) for channels in found.tolist()))
 
 
-def cache_compilations() -> None:
-    """What one start compiled, the next one reads; $JAX_COMPILATION_CACHE_DIR chooses another place."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(Path("~/.cache/rose_jax/jax").expanduser()))
+def cache_compilations(workdir: Path | None = None) -> None:
+    """What one start compiled, the next one reads; $JAX_COMPILATION_CACHE_DIR chooses another place.
+
+    On accelerators it lies beside the runs, in .jax_cache: a training step takes minutes to compile, and a cloud's machine
+    may come back with its data disk and an empty home. Call it after `hosts.start`.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    folder = Path("~/.cache/rose_jax/jax").expanduser()
+    if workdir is not None and jax.default_backend() != "cpu":
+        folder = workdir.resolve().parent / ".jax_cache"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 class OpenRun:

@@ -41,14 +41,21 @@ _MIRROR = flags.DEFINE_string(
     "mirror", "", "Keep a copy below this URL (gs://, s3://, a path); an empty workdir is filled from it."
 )
 _PROFILE = flags.DEFINE_integer("profile", 0, "Trace so many training steps to WORKDIR/profile.", lower_bound=0)
+_DETERMINISTIC = flags.DEFINE_bool(
+    "deterministic",
+    True,
+    "GPUs: only operations that add in a fixed order, so that a resumed run has the same bits; slower. Others always do.",
+)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several processes that run this command.")
 _COORDINATOR = flags.DEFINE_string("coordinator", "", "With --distributed, where jax cannot detect it: host:port.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
 _FLAGS = (
     *(_CONFIG, _WORKDIR, _METHODS, _OVERWRITE, _WRITERS, _MIRROR, _PROFILE),
-    *(_DISTRIBUTED, _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID),
+    *(_DETERMINISTIC, _DISTRIBUTED, _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID),
 )
+
+_GPU_FLAG = "--xla_gpu_deterministic_ops"
 
 
 def main(argv: list[str]) -> None:
@@ -56,8 +63,8 @@ def main(argv: list[str]) -> None:
     for noisy in ("absl", "orbax", "jax", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     config: Config = _CONFIG.value
-    # Resume is exact only where sums are; on other devices the flag means nothing.
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
+    if _DETERMINISTIC.value and _GPU_FLAG not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_GPU_FLAG}=true".lstrip()
     changes = commandline.settle(config, config_flags.get_config_filename(flags.FLAGS["config"]), _METHODS.value)
     from rose_jax import experiment  # after the flags: importing jax is slow, and errors above need none
     from rose_jax.runtime import hosts
@@ -65,10 +72,10 @@ def main(argv: list[str]) -> None:
     from rose_jax.runtime.places import default_workdir
 
     refuse_address("--workdir", _WORKDIR.value or "")
-    experiment.cache_compilations()
     if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value > 0 or _PROCESS_ID.value >= 0:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     workdir = Path(_WORKDIR.value) if _WORKDIR.value else default_workdir(config, changes)
+    experiment.cache_compilations(workdir)
     writers = tuple(_WRITERS.value)
     try:
         experiment.run(

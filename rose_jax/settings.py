@@ -4,7 +4,7 @@ from rose_jax.config import Config, Recipe, Schedule, TrainOptions
 from rose_jax.errors import unknown
 from rose_jax.micro import keep_rate_times_steps, micro
 
-PRESETS = ("", "thin", "micro", "smoke")
+PRESETS = ("", "thin", "micro", "smoke", "tpu")
 
 
 def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
@@ -88,10 +88,17 @@ def _prototype_family(config: Config) -> None:
 
 
 def preset(config: Config, arg: str) -> Config:
-    """`:thin` and `:micro` are for two CPU cores and an hour, `:smoke` for seconds, made-up images if need be."""
+    """`:thin` and `:micro` are for two CPU cores and an hour, `:smoke` for seconds, made-up images if need be.
+
+    `:tpu` is the full setting as an accelerator likes it. It sets keys of the machine alone, as if they were given on the
+    command line: the run's name and notes have them, and it stays the full setting.
+    """
     if arg not in PRESETS:
         raise unknown("preset", arg, PRESETS[1:])
     if not arg:
+        return config
+    if arg == "tpu":
+        config.model.compute_dtype, config.train.steps_per_call = "bfloat16", 50
         return config
     config.preset = arg
     config.model.width = 8 if arg == "smoke" else 16

@@ -2,6 +2,7 @@
 
     blas         what one BLAS thread is worth to the evolution
     conv         what summing a convolution's weight gradient in parts is worth
+    decode       CPU time of an ImageNet JPEG
     evolution    an image, a batch and a whole test stage of the evolution
     methods      training, test and memory of each row
     train        what the host and the checkpoints add to an epoch
@@ -16,7 +17,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-NAMES = ("blas", "conv", "evolution", "methods", "train")
+NAMES = ("blas", "conv", "decode", "evolution", "methods", "train")
 
 
 def main(arguments: list[str]) -> int:

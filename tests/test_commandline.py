@@ -245,6 +245,17 @@ def test_a_preset_keeps_its_name(started):
     assert config.preset == "thin"
 
 
+def test_the_preset_for_accelerators_is_the_same_run_as_its_two_flags(started):
+    flags = ("--config.model.compute_dtype=bfloat16", "--config.train.steps_per_call=50")
+    assert exit_code("--config", "configs/cifar100_cold10.py", *flags) == 0
+    assert exit_code("--config", "configs/cifar100_cold10.py:tpu") == 0
+    (by_hand, path), (by_preset, same) = started
+    assert path == same
+    assert by_hand == by_preset
+    assert by_preset.preset == "full"
+    assert "steps_per_call=50" in by_preset.note
+
+
 def test_a_config_file_that_names_nothing_is_named_after_its_file(started, tmp_path):
     (tmp_path / "mine.py").write_text("from rose_jax.config import Config as get_config")
     assert exit_code("--config", str(tmp_path / "mine.py")) == 0

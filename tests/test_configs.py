@@ -193,6 +193,14 @@ def test_every_preset_is_valid(name, arg):
             assert all(0 < milestone < schedule.epochs for milestone in schedule.milestones)
 
 
+@pytest.mark.parametrize("name", PAPER)
+def test_the_preset_for_accelerators_is_the_full_setting(name):
+    config, full = get_config(name, "tpu"), get_config(name)
+    full.model.compute_dtype, full.train.steps_per_call = "bfloat16", 50
+    assert config == full
+    assert config.preset == "full"
+
+
 def test_presets_keep_the_shape_of_the_schedule():
     thin = get_config("cifar100_cold10", "thin")
     assert (thin.train.first.epochs, thin.train.first.milestones) == (24, (7, 14, 22))

@@ -14,7 +14,10 @@ COLLECTIVES = (
 )
 # Real work for which the compiler writes no estimate; what else has none is bookkeeping, or runs beside other work.
 _WORK = ("sort", "custom-call", "scatter", "gather", "convolution", "dot", "fft", "rng-bit-generator", "fusion")
-_NO_WORK = ("AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding", "SPMDFullToShardShape")
+_NO_WORK = (
+    *("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked"),
+    *("Sharding", "SPMDFullToShardShape"),
+)
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 
 
@@ -51,8 +54,8 @@ def cost(module: Module, ours: str = "rose_jax") -> Cost:
             name = part_name(module, instruction, ours)
             cycles[name] += times * instruction.cycles
             count[name] += 1
-        elif _is_silent_work(instruction, module):
-            silent[instruction.opcode] += times
+        elif _is_silent_work(instruction):
+            silent[instruction.library_call or instruction.opcode] += times
         flops += times * instruction_flops(module, instruction, inside)
     parts = tuple(Part(name, total, count[name]) for name, total in cycles.most_common())
     return Cost(cycles.total(), flops, dict(collectives), parts, tuple(loops), dict(silent))
@@ -86,7 +89,13 @@ def total_cycles(module: Module, computation: str) -> int:
 
 
 def part_name(module: Module, instruction: Instruction, ours: str) -> str:
-    """`file.py function: primitive`, of the innermost function of ours; what jax adds by itself has its name alone."""
+    """`file.py function: primitive`, of the innermost function of ours; what jax adds by itself has its name alone.
+
+    A fusion that has no name is called after the last of its operations that has one.
+    """
+    inside = [i for name in instruction.called("calls") for i in module.computations[name].values()]
+    if not instruction.op_name:
+        instruction = next((i for i in reversed(inside) if i.op_name), instruction)
     path = instruction.op_name
     primitive = path.rsplit("/", 1)[-1] or instruction.opcode
     backward = " (backward)" if "transpose(" in path else ""
@@ -146,7 +155,7 @@ def _convolution_flops(instruction: Instruction, known: dict[str, Instruction]) 
     return 2 * math.prod(batch_and_features) * inputs * taps // (int(batch_groups[1]) if batch_groups else 1)
 
 
-def _is_silent_work(instruction: Instruction, module: Module) -> bool:
-    if instruction.opcode not in _WORK or any(word in instruction.attributes for word in _NO_WORK):
+def _is_silent_work(instruction: Instruction) -> bool:
+    if instruction.opcode not in _WORK or instruction.library_call in _NO_WORK:
         return False
     return math.prod(instruction.dims) > 1 or instruction.opcode == "custom-call"

@@ -53,7 +53,8 @@ def describe(name: str) -> Topology:
             "The TPU compiler is not installed: there is no package libtpu. It runs on any Linux x86 machine, without a "
             "TPU: pip install 'rose_jax[tpu]', best into an environment of its own."
         )
-    # Lest libtpu looks for the TPU of this machine, or asks a cloud for it.
+    # Lest libtpu looks for the TPU of this machine, asks a cloud for it, or locks it against other processes.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", _ACCELERATOR_TYPES[kind])
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")

@@ -32,6 +32,12 @@ class Instruction(NamedTuple):
         return match[1] if match else ""
 
     @property
+    def library_call(self) -> str:
+        """What a custom-call calls."""
+        match = re.search(r'custom_call_target="([^"]*)"', self.attributes)
+        return match[1] if match else ""
+
+    @property
     def cycles(self) -> int | None:
         """The compiler's own estimate; None where it gives none."""
         match = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)

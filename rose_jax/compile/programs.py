@@ -1,11 +1,14 @@
 """The programs of a run, ready to be lowered for described devices: made by what makes them in a run, fed with shapes."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.stages import Lowered
+from jax import export as jax_export
+from jax.export import Exported
+from jax.stages import Lowered, Wrapped
 
 from rose_jax.compile.blank import BlankStage
 from rose_jax.config import Config
@@ -17,7 +20,7 @@ from rose_jax.methods import resolve
 from rose_jax.run.features import Features
 from rose_jax.run.scoring import Scorer
 from rose_jax.runtime.sharding import Layout
-from rose_jax.runtime.target import tracing_for
+from rose_jax.runtime.target import Target, tracing_for
 from rose_jax.testtime.stream import StreamResult
 from rose_jax.train.loop import calls, make_task, total_steps
 from rose_jax.train.objectives import OBJECTIVES, make_objective
@@ -28,10 +31,21 @@ from rose_jax.types import Snapshot, Task
 
 class Program(NamedTuple):
     name: str
-    lower: Callable[[], Lowered]
+    function: Wrapped
+    arguments: tuple[Any, ...]
+    target: Target
     unit: str  # what its cost is of: a "step", or an "image"
     units: int  # of them in what is counted: a loop with a traced bound counts once
     runs: int = 0  # steps that a whole run takes of it
+
+    def lower(self) -> Lowered:
+        with tracing_for(*self.target):
+            return self.function.lower(*self.arguments)
+
+    def export(self, platforms: Sequence[str]) -> Exported:
+        """Lowered for several platforms at once, none of which needs to be there."""
+        with tracing_for(*self.target):
+            return jax_export.export(self.function, platforms=platforms)(*self.arguments)
 
 
 def programs_of(config: Config, layout: Layout, platform: str) -> Iterator[Program]:
@@ -42,27 +56,18 @@ def programs_of(config: Config, layout: Layout, platform: str) -> Iterator[Progr
     rows = resolve(config.methods)
     check_needs(rows, features.parts)
 
-    def traced(function: Any, *args: Any) -> Callable[[], Lowered]:
-        def lower() -> Lowered:
-            with tracing_for(platform, layout.num_devices):
-                return function.lower(*args)
-
-        return lower
-
+    target = Target(platform, layout.num_devices)
     made: dict[str, _Trained] = {}
     for objective in dict.fromkeys(row.objective for row in rows.values()):
         for name in _with_source(objective, features):
             if name not in made:
                 made[name] = _Trained(name, features, made)
-                yield from made[name].steps(traced)
+                yield from made[name].steps(target)
     first = next(iter(made.values())).snapshots[0]
-    yield from _encoders(features, first, traced)
+    yield from _encoders(features, first, target)
     for name, row in rows.items():
         scorer = Scorer(name, row, features.parts, layout, None)
-        yield from _streams(scorer, features, made[row.objective].snapshots, traced)
-
-
-Traced = Callable[..., Callable[[], Lowered]]
+        yield from _streams(scorer, features, made[row.objective].snapshots, target)
 
 
 class _Trained:
@@ -91,7 +96,7 @@ class _Trained:
             view = BlankStage(features, task, self.snapshots)
             self.snapshots.append(self.objective.finish(state.trainable, state.kept, prev, view, traced))
 
-    def steps(self, traced: Traced) -> Iterator[Program]:
+    def steps(self, target: Target) -> Iterator[Program]:
         layout = self.features.images.layout
         every = [total_steps(self.batches, task) for task in range(self.features.images.scenario.num_tasks)]
         for task, (state, prev) in enumerate(self.starts):
@@ -99,9 +104,9 @@ class _Trained:
                 continue
             _, _, arguments = next(calls(self.batches, task, 0, self.batches.options.steps_per_call))
             placed = layout.replicate((state, prev))
-            lower = traced(self.step, *placed, *arguments, self._task(task, layout))
-            named = "first task" if task == 0 else "later tasks"
-            yield Program(f"{self.name}: {named}", lower, "step", 1, sum(every[1:]) if task else every[0])
+            given = (*placed, *arguments, self._task(task, layout))
+            named = f"{self.name}: {'later tasks' if task else 'first task'}"
+            yield Program(named, self.step, given, target, "step", 1, sum(every[1:]) if task else every[0])
 
     def _task(self, task: int, layout: Layout) -> Task:
         decay = task_schedule(self.batches.options, task).weight_decay
@@ -119,16 +124,16 @@ def _with_source(name: str, features: Features) -> list[str]:
     return [*([] if source is None else _with_source(source, features)), name]
 
 
-def _encoders(features: Features, snapshot: Snapshot, traced: Traced) -> Iterator[Program]:
+def _encoders(features: Features, snapshot: Snapshot, target: Target) -> Iterator[Program]:
     layout, size = features.images.layout, features.batch_size
     variables = layout.replicate(snapshot.variables)
     for split in ("train", "test"):
         images, index, _ = next(features.images.evaluated(split, np.arange(size), size))
-        lower = traced(features.encoding, variables, images, index)
-        yield Program(f"encode {split}", lower, "image", layout.padded(size))
+        given = (variables, images, index)
+        yield Program(f"encode {split}", features.encoding, given, target, "image", layout.padded(size))
 
 
-def _streams(scorer: Scorer, features: Features, snapshots: list[Snapshot], traced: Traced) -> Iterator[Program]:
+def _streams(scorer: Scorer, features: Features, snapshots: list[Snapshot], target: Target) -> Iterator[Program]:
     """One program, or two where the method begins at the second stage."""
     seen: set[str] = set()
     for stage in range(len(snapshots)):
@@ -137,7 +142,7 @@ def _streams(scorer: Scorer, features: Features, snapshots: list[Snapshot], trac
         if scorer.program_name(stage) not in seen:
             seen.add(scorer.program_name(stage))
             batch, _ = next(scorer.calls(view))
-            lower = traced(scorer.stream(stage), features.images.layout.replicate(state), batch)
-            named = scorer.name if scorer.program_name(stage) == "moving" else f"{scorer.name}, first stage"
-            yield Program(f"{named}: stream", lower, "image", int(np.prod(batch.valid.shape)))
+            given = (features.images.layout.replicate(state), batch)
+            named = f"{scorer.name}: {'stream' if scorer.program_name(stage) == 'moving' else 'first stage'}"
+            yield Program(named, scorer.stream(stage), given, target, "image", math.prod(batch.valid.shape))
         scorer.restart(scorer.end(view, StreamResult(state, np.empty(0, np.int32), 0.0, {}), unmoved))

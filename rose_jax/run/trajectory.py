@@ -19,7 +19,7 @@ from rose_jax.run.stage import Stage
 from rose_jax.runtime import hosts
 from rose_jax.runtime.checkpoint import Checkpoints, committed, read_note
 from rose_jax.runtime.memory import must_fit
-from rose_jax.runtime.programs import Programs
+from rose_jax.runtime.programs import STEP_MINUTES, Programs
 from rose_jax.runtime.workdir import Workdir
 from rose_jax.train.loop import Window, make_task, total_steps, train_steps
 from rose_jax.train.objectives import OBJECTIVES, make_objective
@@ -56,7 +56,8 @@ class Trajectory(Sequence[Snapshot]):
         self.checkpoints = Checkpoints(work.trajectory_folder(name))
         self.begin = make_begin(self.objective, parts.config.seed)
         self.step = make_step(self.objective, self.layout, parts.config.seed)
-        self.programs = Programs()  # of training: one for the first task, one for all later ones
+        # One for the first task, one for all later ones.
+        self.programs = Programs(f"the training step of {name}", STEP_MINUTES)
         self._loaded: dict[int, Snapshot] = {}  # least recently used first
         self._whole: dict[int, bool] = {}  # whether a task's snapshot is there and has been verified
         if work.share:

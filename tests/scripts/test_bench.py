@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-NAMES = ("blas", "conv", "evolution", "methods", "train")
+NAMES = ("blas", "conv", "decode", "evolution", "methods", "train")
 
 
 @pytest.fixture
@@ -42,6 +42,15 @@ def test_a_whole_benchmark(bench, capsys, tmp_path, monkeypatch):
     assert "| d = 8 |" in out
     (table,) = json.loads((tmp_path / "found.json").read_text())["tables"].values()
     assert table["d = 8"]["one thread, ms per image"] > 0
+
+
+def test_what_a_jpeg_costs(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("benches.decode"), "IMAGES", 1)
+    found = tmp_path / "found.json"
+    assert bench.main(["decode", "--rounds", "1", "--json", str(found)]) == 0
+    (table,) = json.loads(found.read_text())["tables"].values()
+    assert len(table) == 2
+    assert all(row["CPU ms per image"] > 0 for row in table.values())
 
 
 TINY = """
