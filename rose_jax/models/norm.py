@@ -28,7 +28,7 @@ class BatchNorm(nn.Module):
         if norm == "running":
             mean, var = running_mean.value, running_var.value
         else:
-            weight = mask.astype(running_mean.value.dtype)
+            weight = mask.astype(jnp.promote_types(x.dtype, jnp.float32))
             count = jnp.maximum(weight.sum(), 1.0) * x.shape[1] * x.shape[2]
             mean, var = moments(x, weight / count, running_mean.value)
             if not self.is_initializing() and self.is_mutable_collection("batch_stats"):
