@@ -37,6 +37,8 @@ class Outcome(NamedTuple):
     seconds: float  # of the stream, forward passes included
     kept: tuple[Any, ...] = ()  # leaves of what the test-time method keeps for the next stage
     trace: dict[str, np.ndarray] = {}  # noqa: RUF012  [batches] each: how a stream of images went
+    # [moments, C, d]: prototypes along the last stage's stream, where they move in it; else [0]
+    path: np.ndarray = np.empty(0)
 
 
 class Scorer:
@@ -149,6 +151,7 @@ class Scorer:
             result.seconds + self.forward_seconds(view),
             tuple(jax.device_get(jax.tree.leaves(end.kept))),
             result.trace,
+            result.path,
         )
 
     def _stream(self, adaptation: Adaptation, state: PyTree, view: Stage) -> StreamResult:
@@ -174,6 +177,7 @@ class Scorer:
             name="moving" if adaptation is self.moving else "still",
             pause=view.pause,
             trace=adaptation.trace,
+            prototypes=adaptation.prototypes if view.stage == len(self.parts.scenario.sizes) - 1 else None,
         )
 
     def _size_keys(self) -> str:
@@ -216,6 +220,8 @@ def _pack(outcome: Outcome) -> dict[str, Any]:
         "origin": np.asarray(outcome.memory.origin),
         "seconds": np.float64(outcome.seconds),
     }
+    if outcome.path.size:
+        arrays["path"] = outcome.path
     arrays |= {f"params/{name}": np.asarray(value) for name, value in outcome.params.items()}
     arrays |= {f"kept/{index:04d}": np.asarray(value) for index, value in enumerate(outcome.kept)}
     arrays |= {f"trace/{name}": value for name, value in outcome.trace.items()}
@@ -235,4 +241,5 @@ def _unpack(arrays: dict[str, np.ndarray]) -> Outcome:
         float(arrays["seconds"]),
         tuple(value for _, value in sorted(group("kept/").items())),
         group("trace/"),
+        arrays.get("path", np.empty(0)),
     )
