@@ -18,7 +18,7 @@ def get_config(arg: str = "") -> Config:
     config.data.dataset, config.data.normalisation = "digits", "digits"
     config.data.augment, config.data.pad = "shift", 2
     config.scenario.tasks = 5
-    # At 8 x 8 pixels most layers of a ResNet-18 see 2 x 2 or fewer, and so many make the run chaotic.
+    # At 8 x 8 pixels the last two blocks of a ResNet-18 would see 2 x 2 and 1 x 1.
     config.model.encoder, config.model.width = "tiny", 8
     config.train.batch_size = 64
     config.train.first = Schedule(60, 0.1, (18, 36, 54), 5e-4)
