@@ -67,6 +67,7 @@ def run(
         groups = _by_objective(rows)
         scores: dict[str, dict[str, Any]] = {}
         training: dict[str, dict[str, Any]] = {}
+        planes: dict[str, dict[str, Any]] = {}
         with contextlib.ExitStack() as stack:
             trajectories: dict[str, Trajectory] = {}
             for name in groups:
@@ -79,7 +80,8 @@ def run(
                     for row, choice in groups[name].items()
                 }
                 outcomes = _follow(trajectory, scorers, work)
-                scores |= results_lib.scores(outcomes, scorers, trajectory, work)
+                found, planes[name] = results_lib.scores(outcomes, scorers, trajectory, work)
+                scores |= found
                 training[name] = work.training_summary(name) | {"compilations": len(trajectory.programs)}
         results = {
             "schema": SCHEMA,
@@ -88,6 +90,7 @@ def run(
             ),
             "scores": results_lib.earlier_scores(work, config, images.scenario.num_tasks)
             | {name: scores[name] for name in rows},
+            "planes": results_lib.all_planes(work, planes),
             "train": results_lib.train_summary(training, work.path),
             "environment": results_lib.environment(layout),
         }

@@ -377,6 +377,11 @@ class TraceBatch(Protocol):
         """Numbers [] of the batch that has just passed: what shows later how the stream went."""
 
 
+class PrototypesNow(Protocol):
+    def __call__(self, state: PyTree) -> Array:
+        """[C, d]: where the prototypes are after the images so far."""
+
+
 class BlankKept(Protocol):
     def __call__(self, model: Model | None) -> PyTree:
         """Start.kept before the first stage."""
@@ -399,6 +404,7 @@ class Adaptation(NamedTuple):
     counts: CountEvents = lambda state: {}
     fit: FitAdaptation = lambda view, memory, key: None
     trace: TraceBatch | None = None
+    prototypes: PrototypesNow | None = None  # of methods that move them while images stream by
     blank: BlankKept = lambda model: None
     needs: frozenset[str] = frozenset()  # parts of Snapshot.extra it cannot do without
     offers: frozenset[str] = frozenset()  # what a classifier may need: {"queue"}

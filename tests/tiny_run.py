@@ -9,10 +9,11 @@ from rose_jax.config import Config
 
 def get_config(arg: str = "") -> Config:
     config = digits_cold5.get_config(arg)
+    config.methods = Config().methods
     config.scenario.task_sizes = (4, 3, 3)
     config.model.encoder, config.model.width = "tiny", 2
     config.train.first.epochs, config.train.later.epochs = 2, 1
     config.train.first.milestones = config.train.later.milestones = ()
-    config.evolution.capacity = 64
+    config.evolution.capacity, config.test.batch_size = 64, 128
     config.ldc.epochs, config.adc.samples = 1, 10
     return config

@@ -41,6 +41,13 @@ FIGURES: dict[str, tuple[str, str, Callable[[Group], Data]]] = {
         "Accuracy over all classes seen so far, after each task. The legend gives the last value.",
         lambda group: figures.curves([group]),
     ),
+    "paths": (
+        "where the old prototypes go",
+        "Test features of the last stage, at unit length, along their two principal directions; a colour for each old class (at most 8), grey "
+        "for new ones. A path leads from where the task before left a prototype (ring) along the test stream to where it "
+        "ends (disc); the cross is where it should be, the mean of the class under the newest encoder.",
+        figures.paths,
+    ),
     "old_new": (
         "old and new classes",
         "Last accuracy on old and new classes. After a cold start the last task's classes are new, after a warm start "

@@ -20,6 +20,8 @@ PAPER_OLD_NEW = (
     "rose",
 )  # rows of its Figure 4: ldc after a cold start, fcs warm
 
+PATHS_OF = ("base", "projector", "rose")
+
 
 def curves(groups: Sequence[Group]) -> dict[str, Any]:
     """Accuracy over all seen classes after each task; a band of one deviation over several seeds.
@@ -91,6 +93,34 @@ def drift_cosines(group: Group) -> dict[str, Any]:
         for m in group.methods
     ]
     return {"kind": "histograms", "x": "cosine of estimated and true drift (line: mean)", "series": series}
+
+
+def paths(group: Group) -> dict[str, Any]:
+    """Where the old prototypes went in the last stage, among its test features: of the first run that knows it."""
+    for run in group.runs:
+        plane = run.planes.get("base")
+        known = [run.scores[m] for m in PATHS_OF if m in run.scores]
+        rows = [s for s in known if plane and s.path and s.encoders == plane.encoders]
+        rows = [s for s in rows if plane and all(len(moment) == len(plane.classes) for moment in s.path)]
+        if plane and rows:
+            names, seed = run.class_names, f", seed {run.seed}" if len(group.runs) > 1 else ""
+            return {
+                "kind": "paths",
+                "classes": [names[c] if c < len(names) else str(c) for c in plane.classes],
+                "true_means": plane.true_means,
+                "points": plane.points,
+                # Of a class that is new, or that is not shown, no path is drawn.
+                "labels": [plane.classes.index(c) if c in plane.classes else -1 for c in plane.labels],
+                "panels": [
+                    {"method": s.name, "title": _with_number(_label(group, s.name), s.last) + seed, "path": s.path}
+                    for s in rows
+                ],
+            }
+    return {"kind": "paths", "panels": []}
+
+
+def _with_number(label: str, accuracy: float | None) -> str:
+    return label if accuracy is None else f"{label}  {accuracy:.1f} %"
 
 
 def cost(group: Group) -> dict[str, Any]:

@@ -5,6 +5,7 @@
     {"kind": "rows", "x", "series": [SERIES with one value]}
     {"kind": "histograms", "x", "series": [SERIES without spread]}
     {"kind": "dots", "x", "groups": [text], "series": [SERIES]}
+    {"kind": "paths", ...}: see paths.py
     {"kind": "grids", "x", "y", "colors", "top", "panels": [{"title", "rows": [[number | None]]}]}
 
 A panel's own "y" takes the place of the figure's, and its axis a range of its own.
@@ -28,7 +29,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from rose_jax.report import style
+from rose_jax.report import paths, style
 from rose_jax.report.compare import spread
 from rose_jax.report.runs import Number, finite, one_line
 
@@ -336,4 +337,5 @@ _KINDS = {
     "dots": _dots,
     "histograms": _histograms,
     "grids": _grids,
+    "paths": paths.draw,
 }

@@ -18,6 +18,9 @@ Number = float | None
 Grid = tuple[tuple[Number, ...], ...]
 
 
+Point = tuple[float, float]
+
+
 @dataclass(frozen=True)
 class Score:
     """One method's row of results.json. Accuracies are per cent, averaged over classes."""
@@ -38,7 +41,20 @@ class Score:
     drift_cosines: tuple[float, ...] = ()  # one per old class
     per_class: tuple[Number, ...] = ()  # at the last stage, in the order in which the classes came
     events: tuple[str, ...] = ()  # what went wrong in its test streams, if anything
+    path: tuple[tuple[Point, ...], ...] = ()  # [moment][class]: the last stage's old prototypes in its plane
+    encoders: str = ""  # digest of those it was scored with
     origin: str = "paper"  # "ours" or "published" (by others): a row that the paper does not have
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Test features of the last stage along their two principal directions."""
+
+    encoders: str
+    classes: tuple[int, ...]  # old ones, whose prototypes are shown, as they came
+    true_means: tuple[Point, ...]  # of these classes
+    points: tuple[Point, ...]
+    labels: tuple[int, ...]  # of the points
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,7 @@ class Run:
     train: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by objective; "": all of them
     environment: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    planes: Mapping[str, Plane] = field(default_factory=dict)  # by objective
 
     @property
     def dataset(self) -> str:
@@ -114,6 +131,7 @@ def load(workdir: str | os.PathLike[str]) -> Run:
         train=_train(_object(results.get("train"))),
         environment=_object(results.get("environment")),
         config=_object(config),
+        planes=_planes(_object(results.get("planes"))),
     )
 
 
@@ -166,6 +184,8 @@ def _score(name: str, raw: dict[str, Any]) -> Score:
         confusion=_grid(raw.get("confusion")),
         per_class=_row(raw.get("per_class")),
         drift_cosines=tuple(v for v in _row(raw.get("drift_cosines")) if v is not None),
+        path=tuple(_points(moment) for moment in _list(raw.get("path"))),
+        encoders=one_line(raw.get("encoders", "")),
         events=tuple(events.told(_object(raw.get("counts")))),
         origin=raw["origin"] if raw.get("origin") in ("ours", "published") else "paper",
         **{key: finite(raw.get(key)) for key in numbers},
@@ -179,13 +199,36 @@ def _train(raw: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return ({"": totals} if totals else {}) | (named if len(named) > 1 or not totals else {})
 
 
+def _planes(raw: dict[str, Any]) -> dict[str, Plane]:
+    """A plane that is not whole is left out: its points and their labels belong together."""
+    found = {}
+    for objective, one in raw.items():
+        classes, labels = (
+            tuple(int(v) for v in _row(_object(one).get(key)) if v is not None) for key in ("classes", "labels")
+        )
+        means, points = (_points(_object(one).get(key)) for key in ("true_means", "points"))
+        if classes and len(classes) == len(means) and len(labels) == len(points):
+            found[one_line(objective)] = Plane(one_line(one.get("encoders", "")), classes, means, points, labels)
+    return found
+
+
+def _points(raw: Any) -> tuple[Point, ...]:
+    """Those of a list that are whole and finite."""
+    rows = (_row(pair) for pair in _list(raw))
+    return tuple((row[0], row[1]) for row in rows if len(row) == 2 and row[0] is not None and row[1] is not None)
+
+
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _row(raw: Any) -> tuple[Number, ...]:
-    return tuple(finite(v) for v in raw) if isinstance(raw, list) else ()
+    return tuple(finite(v) for v in _list(raw))
 
 
 def _grid(raw: Any) -> Grid:
-    return tuple(_row(r) for r in raw) if isinstance(raw, list) else ()
+    return tuple(_row(r) for r in _list(raw))

@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -45,6 +46,17 @@ def look(method: str) -> Look:
     code = zlib.crc32(name.encode())
     colors, dashes, markers = (_BLUE, _GREEN, _ORANGE, _SKY, _PINK, _GREY), ("-", "--", ":", "-."), "X*ph"
     return Look(colors[code % 6], dashes[code // 6 % 4], markers[code // 24 % 4])
+
+
+def class_color(number: int) -> str:
+    """Of the number-th class in a figure where colours are classes."""
+    return _CLASSES[number % len(_CLASSES)]
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever has more contrast with a colour (by its relative luminance, as WCAG defines both)."""
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(color)]
+    return "black" if np.dot(linear, (0.2126, 0.7152, 0.0722)) > 0.179 else "white"
 
 
 def theme(name: str) -> Any:
@@ -91,6 +103,10 @@ def short(name: str, most: int = 24) -> str:
 # every run avoid green: to most colour-blind eyes it is the grey of `base`.
 _RED, _BLUE, _GREEN, _ORANGE = "#D55E00", "#0072B2", "#009E73", "#E69F00"
 _SKY, _PINK, _GREY = "#56B4E9", "#CC79A7", "#808080"
+
+NEW_CLASS = "#9a9fa6"  # of classes without a colour of their own
+# The six above, and Tol's wine and pale yellow, which differ from them in lightness.
+_CLASSES = (_BLUE, _ORANGE, _GREEN, _RED, _SKY, _PINK, "#882255", "#DDCC77")
 
 _COMMON = {
     "font.family": "DejaVu Sans",  # ships with matplotlib: the same letters on every machine

@@ -19,6 +19,7 @@ from rose_jax.data.pipeline import Images
 from rose_jax.errors import UserError
 from rose_jax.methods import find
 from rose_jax.run import accuracy as metrics
+from rose_jax.run import plane as planes
 from rose_jax.run.identity import scoring_digest, trajectory_options
 from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.run.trajectory import Trajectory, snapshots_digest
@@ -31,13 +32,17 @@ from rose_jax.runtime.workdir import Workdir
 
 def scores(
     outcomes: dict[str, list[Outcome]], scorers: dict[str, Scorer], trajectory: Trajectory, work: Workdir
-) -> dict[str, dict[str, Any]]:
-    """Per row: accuracies, drift, cost."""
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Per row: accuracies, drift, cost, and where its prototypes went in the plane of the last stage; and that plane.
+
+    With a single task no class is old: the plane is {}.
+    """
     config, images = trajectory.parts.config, trajectory.images
     scenario, labels = images.scenario, images.labels["test"]
     streams = [images.stream(task) for task in range(scenario.num_tasks)]
     truth = true_means(trajectory, work) if scenario.num_tasks > 1 else None
     encoders = trajectory.digest(scenario.num_tasks - 1)
+    plane = planes.lay(trajectory) if truth else None
     found = {}
     for name, stages in outcomes.items():
         score = metrics.summary(
@@ -55,8 +60,9 @@ def scores(
         if note:
             score["note"] = note
         score["origin"] = scorers[name].row.origin
-        if truth is not None:
+        if truth is not None and plane is not None:
             true_old, true_new = truth
+            score["path"] = plane.place(planes.path(last)[:, plane.classes])
             old = slice(0, scenario.offset(scenario.num_tasks - 1))
             cosines = metrics.drift_cosines(
                 np.asarray(last.memory.mean)[old], last.unmoved[old], true_new[old], true_old[old]
@@ -68,7 +74,7 @@ def scores(
             if 0 < known.size < cosines.size:
                 score["counts"]["classes_without_a_drift_cosine"] = int(cosines.size - known.size)
         found[name] = score
-    return found
+    return found, planes.described(plane, truth[1], encoders) if truth and plane else {}
 
 
 def earlier_scores(work: Workdir, config: Config, stages: int) -> dict[str, dict[str, Any]]:
@@ -86,6 +92,11 @@ def earlier_scores(work: Workdir, config: Config, stages: int) -> dict[str, dict
             if score.get("encoders") == snapshots_digest(folder, stages):
                 kept[name] = score
     return kept
+
+
+def all_planes(work: Workdir, planes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of this command's trajectories, and of others that an earlier command scored on this workdir."""
+    return _earlier(work.path).get("planes", {}) | planes
 
 
 def check_earlier(workdir: Path) -> None:

@@ -39,6 +39,8 @@ class Outcome(NamedTuple):
     seconds: float  # of the stream, forward passes included
     kept: tuple[Any, ...] = ()  # leaves of what the test-time method keeps for the next stage
     trace: dict[str, np.ndarray] = {}  # noqa: RUF012  [batches] each: how a stream of images went
+    # [moments, C, d]: prototypes along the last stage's stream, where they move in it; else [0]
+    path: np.ndarray = np.empty(0)
 
 
 class Scorer:
@@ -154,6 +156,7 @@ class Scorer:
             result.seconds + self.forward_seconds(view),
             tuple(jax.device_get(jax.tree.leaves(end.kept))),
             result.trace,
+            result.path,
         )
 
     def stream(self, stage: int) -> Wrapped:
@@ -179,6 +182,7 @@ class Scorer:
         return "moving" if self.adaptation(stage) is self.moving else "still"
 
     def _stream(self, state: PyTree, view: Stage) -> StreamResult:
+        last = view.stage == len(self.parts.scenario.sizes) - 1
         return run_stream(
             self.stream(view.stage),
             state,
@@ -188,6 +192,7 @@ class Scorer:
             name=self.program_name(view.stage),
             pause=view.pause,
             trace=self.adaptation(view.stage).trace,
+            prototypes=self.adaptation(view.stage).prototypes if last else None,
         )
 
     def _size_keys(self) -> str:
@@ -230,6 +235,8 @@ def _pack(outcome: Outcome) -> dict[str, Any]:
         "origin": np.asarray(outcome.memory.origin),
         "seconds": np.float64(outcome.seconds),
     }
+    if outcome.path.size:
+        arrays["path"] = outcome.path
     arrays |= {f"params/{name}": np.asarray(value) for name, value in outcome.params.items()}
     arrays |= {f"kept/{index:04d}": np.asarray(value) for index, value in enumerate(outcome.kept)}
     arrays |= {f"trace/{name}": value for name, value in outcome.trace.items()}
@@ -249,4 +256,5 @@ def _unpack(arrays: dict[str, np.ndarray]) -> Outcome:
         float(arrays["seconds"]),
         tuple(value for _, value in sorted(group("kept/").items())),
         group("trace/"),
+        arrays.get("path", np.empty(0)),
     )

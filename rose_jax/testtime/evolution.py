@@ -157,7 +157,9 @@ def adaptation_of(evolver: evolution.Evolver, granularity: int) -> Adaptation:
 
     reads = frozenset({"z_old", "z_new"})
     # The first stage has no old encoder, so that an evolution starts at the second.
-    return Adaptation(reads, True, 1, init, step, finish, counts)
+    return Adaptation(
+        reads, True, 1, init, step, finish, counts, prototypes=lambda state: evolver.prototypes(state.evolver)
+    )
 
 
 def part_size(rows: int, refresh: int, granularity: int) -> int:

@@ -16,7 +16,7 @@ from rose_jax.evolution.core import padded_calls, predict
 from rose_jax.evolution.threads import wait_with_one_blas_thread
 from rose_jax.runtime.programs import Programs
 from rose_jax.runtime.sharding import Layout
-from rose_jax.types import Adaptation, Classifier, PyTree, StreamBatch, TraceBatch
+from rose_jax.types import Adaptation, Classifier, PrototypesNow, PyTree, StreamBatch, TraceBatch
 
 Call = tuple[StreamBatch, int]  # and how many of its images are no padding
 
@@ -26,6 +26,7 @@ class StreamResult(NamedTuple):
     predictions: np.ndarray  # int32 [n], -1 where an image could not be scored
     seconds: float  # without compilation and, where features are read, without forward passes
     trace: dict[str, np.ndarray]  # [calls] each: what the method shows of every call
+    path: np.ndarray  # [1 + calls, C, d]: prototypes before the first call and after each; [0] if nobody asked
 
 
 def make_stream(
@@ -58,10 +59,15 @@ def run_stream(
     name: str,
     pause: Callable[[], None] = lambda: None,
     trace: TraceBatch | None = None,
+    prototypes: PrototypesNow | None = None,
 ) -> StreamResult:
-    """All calls have one shape, so that every stage runs the same executable; it is known to `programs` by name."""
+    """All calls have one shape, so that every stage runs the same executable; it is known to `programs` by name.
+
+    prototypes: of a state, if their path along the stream is wanted.
+    """
     state, seconds = layout.replicate(state), 0.0
     predictions, shown = [np.empty(0, np.int32)], []
+    path = [jax.device_get(prototypes(state))] if prototypes else []
     for batch, count in calls:
         pause()
         run = programs.compiled(name, stream, state, batch)
@@ -71,8 +77,10 @@ def run_stream(
         predictions.append(np.asarray(labels).reshape(-1)[:count])
         if trace is not None:
             shown.append(jax.device_get(trace(state)))
+        if prototypes:
+            path.append(jax.device_get(prototypes(state)))
     traced = jax.tree.map(lambda *calls: np.stack(calls), *shown) if shown else {}
-    return StreamResult(state, np.concatenate(predictions), seconds, traced)
+    return StreamResult(state, np.concatenate(predictions), seconds, traced, np.array(path))
 
 
 def feature_calls(

@@ -42,6 +42,8 @@ def make_run(tmp_path):
                 "drift_cosines": rng.uniform(0.6, 1.0, size=20).tolist(),
                 "confusion": (rng.randint(1, 50, size=(tasks, tasks)) + 100 * np.eye(tasks, dtype=int)).tolist(),
                 "per_class": rng.uniform(0, 100, size=100).tolist(),
+                "encoders": "abc",
+                "path": rng.uniform(-1, 1, size=(2 + 3 * (method == "rose"), 2, 2)).tolist(),
                 "origin": "paper",
             }
         order = np.random.RandomState(1993).permutation(100).tolist()
@@ -60,6 +62,17 @@ def make_run(tmp_path):
                 **setting,
             },
             "scores": scores,
+            "planes": {
+                "base": {
+                    "encoders": "abc",
+                    "classes": [0, 5],
+                    "true_means": [[0.5, 0.25], [-0.5, 0.0]],
+                    "labels": [0, 0, 5, 99],
+                    "points": rng.uniform(-1, 1, size=(4, 2)).tolist(),
+                }
+            }
+            if tasks > 1
+            else {},
             "train": {"base": {"seconds": 12.5, "images_per_second": 800.0, "compilations": 2}},
             "environment": {"jax": "1.2.3", "device": "cpu", "command": "python -m rose_jax.main --config X"},
         }

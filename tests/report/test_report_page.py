@@ -53,6 +53,7 @@ def test_contents(make_run, no_drawing):
         "The paper's table, ours beside it",
         "Methods",
         "Accuracy after each task",
+        "Where the old prototypes go",
         "Old and new classes",
         "Accuracy on each class",
         "Confusion by task",
@@ -76,6 +77,7 @@ def test_contents(make_run, no_drawing):
     assert re.search(r"seed\s+7", text)
     assert [path.name for path in written.figures] == [
         "curves.png",
+        "paths.png",
         "old_new.png",
         "per_class.png",
         "confusion.png",
@@ -92,7 +94,7 @@ def test_contents(make_run, no_drawing):
 def test_nothing_comes_from_elsewhere(make_run, no_drawing):
     text = report.write(make_run()).html.read_text()
     page = Outline(text)
-    assert page.tags.count("img") == page.tags.count("source") == 7
+    assert page.tags.count("img") == page.tags.count("source") == 8
     assert all(link.startswith("data:") for link in page.links)
     for link in page.links:
         if "base64," in link:
@@ -116,7 +118,7 @@ def test_hostile_names_stay_text(make_run):
     page = Outline(text)
     assert page.open == []
     assert "script" not in page.tags
-    assert page.tags.count("img") == 7
+    assert page.tags.count("img") == 8
     assert HOSTILE in page.words  # shown as it is
     markdown = (run / "report.md").read_text()
     prose = [line for line in markdown.splitlines() if not line.startswith("    ")]
@@ -222,7 +224,7 @@ def test_seeds_only_are_one_report(make_run, tmp_path, no_drawing):
     page = Outline(written.html.read_text())
     assert page.headings[0] == "CIFAR-100 cold 10, 3 seeds"
     assert "Mean ± sample deviation over 3 runs (seeds 0, 1, 2)." in page.words
-    assert len(written.figures) == 7
+    assert len(written.figures) == 8
     for text in (written.text, (tmp_path / "out" / "report.md").read_text(), " ".join(page.words)):
         assert "53.64 ± 0.71" in text  # the paper's
         assert "Table 12" in text

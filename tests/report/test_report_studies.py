@@ -59,7 +59,7 @@ def test_a_study_has_its_section(make_run, no_drawing):
     text = " ".join(page.words)
     for part in ("The best capacity is 1000.", "21.00", "Mean.", "Beside the paper's Table 5."):
         assert part in text
-    assert page.tags.count("img") == 8
+    assert page.tags.count("img") == 9
     assert "![Queue capacity. Beside the paper's Table 5.](figures/capacity.png)" in markdown
     assert "| 1000 | 21.00 |" in markdown
     assert (run / "figures" / "capacity.png") in written.figures

@@ -51,7 +51,7 @@ def test_the_report_has_a_section_for_each(studied):
     for name in STUDIES:
         assert f"Study {name}: {STUDIES[name].title}" in page
         assert f"figures/{name}.png" in markdown
-    assert markdown.count("![") == len(STUDIES) + 7  # and the report's own figures
+    assert markdown.count("![") == len(STUDIES) + 8  # and the report's own figures
 
 
 @pytest.mark.parametrize("method", ["base", "projector", "gd", "rose"])

@@ -1,0 +1,86 @@
+"""Draws prototypes on their way through a plane of features, a panel for each method."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rose_jax.report import style
+from rose_jax.report.runs import one_line
+
+WIDTH = 8.0  # inches of three panels: 800 pixels of a README leave each label readable
+MARGIN = 0.06  # around what is shown, of its extent
+
+
+def draw(data: Mapping[str, Any]) -> Figure | None:
+    """{"classes": [name], "true_means": [[x, y]], "points": [[x, y]], "labels": [class or -1], "panels": [{"title",
+    "path": [moment][class][x, y]}]}; None without a panel."""
+    panels = data["panels"]
+    if not panels:
+        return None
+    names = [style.short(one_line(name), 14) for name in data["classes"]]
+    truth, points = (np.array(data[key], float).reshape(-1, 2) for key in ("true_means", "points"))
+    labels, paths = np.array(data["labels"], int), [np.array(panel["path"], float) for panel in panels]
+    figure = Figure(figsize=(0.3 + (WIDTH - 0.3) / 3 * len(panels), 3.2), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+    for axes, panel, path in zip(grid, panels, paths, strict=True):
+        _cloud(axes, points, labels)
+        for number, name in enumerate(names):
+            _way(axes, path[:, number], truth[number], name, style.class_color(number))
+        axes.set_title(one_line(panel["title"]))
+        axes.set(xticks=[], yticks=[])
+        axes.spines[["top", "right"]].set_visible(True)
+    _frame(grid[0], [points, truth, *(path.reshape(-1, 2) for path in paths)])
+    figure.legend(
+        handles=_legend(grid[0]),
+        loc="outside lower center",
+        ncols=3,
+        fontsize=10,
+        handletextpad=0.4,
+        columnspacing=1.6,
+    )
+    return figure
+
+
+def _cloud(axes: Axes, points: np.ndarray, labels: np.ndarray) -> None:
+    for number in np.unique(labels):
+        color = style.NEW_CLASS if number < 0 else style.class_color(number)
+        axes.scatter(*points[labels == number].T, s=9, color=color, alpha=0.35, linewidths=0, zorder=1)
+
+
+def _way(axes: Axes, path: np.ndarray, truth: np.ndarray, name: str, color: str) -> None:
+    """One prototype's path [moments, 2] and the place where it should end."""
+    ink, paper = axes.xaxis.label.get_color(), axes.get_facecolor()
+    axes.plot(*path.T, color=ink, linewidth=3.0, zorder=3, solid_capstyle="round")
+    axes.plot(*path.T, color=color, linewidth=1.8, zorder=4, solid_capstyle="round")
+    axes.plot(*path[:1].T, "o", color=ink, markerfacecolor=paper, markersize=7, markeredgewidth=1.2, zorder=5)
+    axes.plot(*truth, "X", color=color, markersize=10, markeredgecolor=ink, markeredgewidth=0.9, zorder=6)
+    axes.plot(*path[-1:].T, "o", color=color, markersize=10, markeredgecolor=ink, markeredgewidth=0.9, zorder=7)
+    text = axes.annotate(name, path[-1], ha="center", va="center", fontsize=8, fontweight="bold", zorder=8)
+    text.set(color=style.ink_on(color))
+
+
+def _frame(axes: Axes, shown: Sequence[np.ndarray]) -> None:
+    """Axes that hold everything but the farthest hundredth of the points."""
+    cloud, others = shown[0], np.concatenate(shown[1:])
+    low = np.minimum(np.percentile(cloud, 1, axis=0), others.min(0))
+    high = np.maximum(np.percentile(cloud, 99, axis=0), others.max(0))
+    room = MARGIN * (high - low) + 1e-9
+    axes.set(xlim=(low[0] - room[0], high[0] + room[0]), ylim=(low[1] - room[1], high[1] + room[1]))
+
+
+def _legend(axes: Axes) -> list[Line2D]:
+    ink, paper = axes.xaxis.label.get_color(), axes.get_facecolor()
+    common: dict[str, Any] = {"color": ink, "linestyle": "none", "markeredgecolor": ink}
+    return [
+        Line2D(
+            [], [], marker="o", markerfacecolor=paper, markersize=7, label="prototype as it was left", **common
+        ),
+        Line2D(
+            [], [], marker="o", markerfacecolor=style.NEW_CLASS, markersize=10, label="where it ends", **common
+        ),
+        Line2D([], [], marker="X", markerfacecolor=style.NEW_CLASS, markersize=10, label="true mean", **common),
+    ]
