@@ -97,4 +97,4 @@ def last_lines(task: Task, count: int) -> list[str]:
     except OSError:
         return []
     lines = [re.sub(r"[^\x20-\x7e\u00a0-\uffff]", " ", line).rstrip() for line in text.splitlines()]
-    return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines if line][-count:]
+    return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines if re.search(r"\w", line)][-count:]

@@ -17,7 +17,7 @@ from rose_jax.types import Snapshot, Task
 def make_task(images: Images, weight_decay: float, task: int) -> Task:
     scenario = images.scenario
     numbers = np.array([task, scenario.offset(task), scenario.sizes[task]], np.int32)
-    return Task(*images.layout.replicate((*numbers, np.float32(weight_decay))))
+    return Task(*images.layout.replicate((*numbers, np.float32(weight_decay), np.uint32(images.seed))))
 
 
 def train_steps(

@@ -76,7 +76,7 @@ def test_state_is_what_training_and_evolution_hold(budget):
     parts = make_parts(setting.config, resnet.resnet18(64, "small"), 100, (32, 32, 3))
     objective = make_objective("base", parts)
     task = Task(jnp.int32(0), jnp.int32(0), jnp.int32(10), jnp.float32(0))
-    state = jax.eval_shape(make_begin(objective, 0), None, task)
+    state = jax.eval_shape(make_begin(objective), None, task)
     assert setting.checkpoint_bytes()[1] == pytest.approx(num_bytes(state), rel=5e-3)
 
     table, flags, square = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((100, 512), (100,), (512, 512)))

@@ -1,6 +1,7 @@
 """Fills a workdir from its mirror, then copies what becomes complete, in a thread that training never waits for."""
 
 import contextlib
+import functools
 import json
 import logging
 import shutil
@@ -70,9 +71,7 @@ class Mirror:
                     source = fetched[taken.files[path]]
                     if source is not None:
                         with source.open("rb") as file:
-                            write_atomic(
-                                self.workdir / path, lambda copy, file=file: shutil.copyfileobj(file, copy)
-                            )
+                            write_atomic(self.workdir / path, functools.partial(shutil.copyfileobj, file))
             logging.info("Took %d files of %s from its mirror.", len(taken.files) - len(lost), self.store.url)
 
     def start(self) -> None:
