@@ -75,14 +75,17 @@ class ResNet18(nn.Module):
 
 def pixels(path: str, about: dict) -> torch.Tensor:
     """[3, S, S], cropped and normalised as in rose_jax."""
-    image, size = ImageOps.exif_transpose(Image.open(path)).convert("RGB"), int(about["image_size"])
+    image, pool = ImageOps.exif_transpose(Image.open(path)).convert("RGB"), int(about.get("pool", 1))
+    size = int(about["image_size"]) * pool  # before whole squares of pixels are averaged to one
     short = size if about["crop"] == "central square" else size * 256 // 224
     whole = round if short == size else int
     width, height = (whole(short * side / min(image.size)) for side in image.size)
     if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = ((side - size) // 2 if short == size else round((side - size) / 2) for side in (width, height))
-    array = np.asarray(image.crop((left, top, left + size, top + size)), np.float32) / 255
+    square = np.asarray(image.crop((left, top, left + size, top + size)), np.int64)
+    parts = square.reshape(size // pool, pool, size // pool, pool, 3)
+    array = np.float32((parts.sum((1, 3)) + pool**2 // 2) // pool**2) / 255
     mean, std = (np.array(json.loads(about[key]), np.float32) for key in ("mean", "std"))
     return torch.from_numpy((array - mean) / std).permute(2, 0, 1)
 

@@ -107,7 +107,7 @@ def check_keys(given: Iterable[str]) -> None:
         if inside:
             raise UserError(f"config.{key} is a section. Set one of its keys: {', '.join(inside)}.")
         if key not in known:
-            raise unknown("config key", key, known)
+            raise unknown("config key", key, known, "--config.help")
 
 
 def explained(message: str) -> UserError:
@@ -139,7 +139,7 @@ def help_on_keys(config: Config, wanted: str = "") -> str:
                 f"{option.help}; {option.allowed(kind)}", 118, initial_indent=indent, subsequent_indent=indent
             )
     if not found:
-        raise unknown("config key", wanted, keys(config))
+        raise unknown("config key", wanted, keys(config), "--config.help")
     return "\n".join("\n".join([f"{name or 'run'}: {words[name]}", *lines, ""]) for name, lines in found.items())
 
 

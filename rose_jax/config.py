@@ -107,7 +107,7 @@ class ProjectorOptions:
 
 @dataclass
 class EvolutionOptions:
-    capacity: int = option(3000, "S, pairs in the queue", at_least=1)
+    capacity: int = option(3000, "S, pairs in the queue", at_least=1, at_most=LARGEST_SEED)
     alpha: float = option(0.2, "noise of the pseudo-features; the paper's main text prints 0.02", at_least=0)
     granularity: int = option(1, "images per update", at_least=1)
     solver: str = choice(("blocked", "direct"), "of the least squares")
@@ -125,7 +125,9 @@ class MetricOptions:
         ("evolved", "newest", "queue"),
         "newest: of the newest task alone; queue: the Gram matrix of its new features",
     )
-    queue_ridge: float = option(0.03, "rho of the queue's metric: rho tr / d of its Gram matrix", at_least=0)
+    queue_ridge: float = option(
+        6.0, "kappa of the queue's metric: kappa / classes x tr / d of its Gram matrix", at_least=0
+    )
     error: str = choice(
         ("stream", "task", "none"), "the drift map's, widens old classes; task: on D_t; stream: and on test pairs"
     )

@@ -28,8 +28,7 @@ from rose_jax.run.features import Features
 from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.run.trajectory import Trajectory
 from rose_jax.runtime import hosts
-from rose_jax.runtime.files import write_json
-from rose_jax.runtime.places import check_place
+from rose_jax.runtime.files import refuse_address, write_json
 from rose_jax.runtime.sharding import Layout
 from rose_jax.runtime.workdir import Workdir
 from rose_jax.testtime import ADAPTATIONS
@@ -55,14 +54,16 @@ def run(
     share: what runs beside `workdir` have trained and scored with the same options is taken over.
     mirror: a URL below which a copy is kept, from which an empty workdir is filled.
     """
-    check_place(workdir)
+    refuse_address("--workdir", workdir)
     rows = resolve(config.methods)
     features = make_features(config, layout or Layout())
     images, parts, layout = features.images, features.parts, features.images.layout
     check_needs(rows, parts)
+    if not overwrite:  # before the folder is claimed
+        _check_results(workdir)
     identity = images.dataset.identity
     with Workdir(workdir, config, identity, overwrite, writers, profile_steps, share, mirror) as work:
-        hosts.by_process_0(lambda: results_lib.check_earlier(work.path), f"the results in {work.path}")
+        _check_results(work.path)
         groups = _by_objective(rows)
         scores: dict[str, dict[str, Any]] = {}
         training: dict[str, dict[str, Any]] = {}
@@ -230,6 +231,11 @@ def _follow(trajectory: Trajectory, scorers: dict[str, Scorer], work: Workdir) -
         line = "  ".join(f"{name} {value:.1f}" for name, value in accuracies.items())
         work.progress.stage(f"{trajectory.name} task {task + 1}/{len(trajectory)}  accuracy: {line}")
     return outcomes
+
+
+def _check_results(workdir: Path) -> None:
+    path = Path(workdir).absolute()
+    hosts.by_process_0(lambda: results_lib.check_earlier(path), f"the results in {path}")
 
 
 def check_needs(rows: dict[str, Row], parts: Parts) -> None:

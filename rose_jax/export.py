@@ -17,7 +17,7 @@ from rose_jax.errors import UserError
 from rose_jax.inference import Model, load
 from rose_jax.models import stem_for
 from rose_jax.models.torch_names import state_dict
-from rose_jax.runtime.files import write_atomic
+from rose_jax.runtime.files import check_file, write_atomic
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data_dir", help="where the run's data lies, if the run has not ended")
     flags = parser.parse_args(arguments)
     try:
+        check_file("--out", flags.out)
         model = load(flags.workdir, flags.row, flags.stage, data_dir=flags.data_dir)
         arrays = export(model, flags.out)
     except (UserError, OSError) as error:
@@ -53,6 +54,9 @@ def export(model: Model, path: Path) -> dict[str, np.ndarray]:
             "stem": stem,
             "image_size": str(model.image_size),
             "crop": "center 7/8" if model.streamed else "central square",
+            "pool": str(
+                1 if model.streamed else model.config.data.pool
+            ),  # so many pixels a side are averaged to one
             "mean": json.dumps(model.normalisation.mean),
             "std": json.dumps(model.normalisation.std),
             "class_names": json.dumps(model.class_names),

@@ -57,9 +57,10 @@ def main(argv: list[str]) -> None:
     changes = commandline.settle(config, config_flags.get_config_filename(flags.FLAGS["config"]), _METHODS.value)
     from rose_jax import experiment  # after the flags: importing jax is slow, and errors above need none
     from rose_jax.runtime import hosts
-    from rose_jax.runtime.places import check_place, default_workdir
+    from rose_jax.runtime.files import refuse_address
+    from rose_jax.runtime.places import default_workdir
 
-    check_place(_WORKDIR.value or "")
+    refuse_address("--workdir", _WORKDIR.value or "")
     experiment.cache_compilations()
     if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value > 0 or _PROCESS_ID.value >= 0:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)

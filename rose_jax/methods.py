@@ -56,8 +56,9 @@ SUFFIXES = {WHITENED: "whitened", RIDGE: "ridge"}  # any row + suffix: the same 
 def resolve(names: Iterable[str]) -> dict[str, Row]:
     """Rows by name, in the order asked for.
 
-    Beside those above: "lwf+rose", any objective with any test-time method on top; "rose_whitened", any row with
-    its prototypes compared in the evolved metric; and "rose_ridge", any row with DPCR's classifier.
+    Beside those above: "lwf+rose" or "lwf+projector", one of base's rows on the encoders of any objective;
+    "rose_whitened", any row with its prototypes compared in the evolved metric; and "rose_ridge", any row with
+    DPCR's classifier.
     """
     rows = {}
     for name in names:
@@ -85,17 +86,23 @@ def split(name: str) -> tuple[str, str | None]:
 
 
 def _combination(name: str) -> Row | None:
-    """OBJECTIVE+TEST_TIME: the trained projector is W0, and prototypes are carried as `rose` carries them."""
-    if name not in _combinations():
-        return None
-    objective, test_time = _combinations()[name]
-    return Row(objective, "projector", test_time, "ncm", "ours")
+    """OBJECTIVE+ROW: the choices of one of base's rows on encoders that another objective has trained."""
+    objective, _, row = name.partition("+")
+    return (
+        _rows_for_any_objective()[row]._replace(objective=objective, origin="ours")
+        if name in _combinations()
+        else None
+    )
 
 
-def _combinations() -> dict[str, tuple[str, str]]:
+def _combinations() -> list[str]:
     objectives = dict.fromkeys(row.objective for row in METHODS.values())
-    test_times = dict.fromkeys(row.test_time for row in METHODS.values() if row.test_time != "none")
-    return {f"{first}+{second}": (first, second) for first in objectives for second in test_times}
+    return [f"{objective}+{row}" for objective in objectives for row in _rows_for_any_objective()]
+
+
+def _rows_for_any_objective() -> dict[str, Row]:
+    """Base's, and those that need a head of their own: they refuse an objective without it by name."""
+    return {name: row for name, row in METHODS.items() if row.objective == "base" or row.test_time != "none"}
 
 
 def _unknown(name: str) -> UserError:
@@ -105,6 +112,6 @@ def _unknown(name: str) -> UserError:
     nearest = difflib.get_close_matches(name, [*plain, *suffixed], n=1, cutoff=0.4)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UserError(
-        f"Unknown method {name!r}.{hint} Known: {', '.join(METHODS)}; OBJECTIVE+TEST_TIME as lwf+rose; "
+        f"Unknown method {name!r}.{hint} Known: {', '.join(METHODS)}; OBJECTIVE+ROW as lwf+rose; "
         f"and each of these with {' or '.join(SUFFIXES)}."
     )

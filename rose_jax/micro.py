@@ -60,10 +60,14 @@ def shorten(schedule: Schedule, images: int, old_batch: int, batch: int, steps: 
     epochs = max(1, round(steps / max(images // batch, 1)))
     moved = sorted({math.ceil(m * epochs / schedule.epochs) for m in schedule.milestones})
     schedule.milestones = tuple(m for m in moved if m < epochs)
-    if schedule.lr <= LARGEST_ADAM_RATE:
-        taken = epochs * max(images // batch, 1)
-        schedule.lr = min(LARGEST_ADAM_RATE, schedule.lr * max(1.0, authors_steps / taken))
+    keep_rate_times_steps(schedule, authors_steps / (epochs * max(images // batch, 1)))
     schedule.epochs = epochs
+
+
+def keep_rate_times_steps(schedule: Schedule, fewer: float) -> None:
+    """Adam's rate for a schedule that takes so many times fewer steps than its authors'; SGD's rates stay."""
+    if schedule.lr <= LARGEST_ADAM_RATE:
+        schedule.lr = min(LARGEST_ADAM_RATE, schedule.lr * max(1.0, fewer))
 
 
 def task_sizes(config: Config) -> tuple[int, int, int]:

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from rose_jax.data.prepare.folder import image_files
-from rose_jax.errors import UserError
+from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError
 from rose_jax.experiment import cache_compilations
 from rose_jax.inference import Model, Prediction, load
 from rose_jax.report.tables import csv_text
-from rose_jax.runtime.files import write_arrays, write_text
+from rose_jax.runtime.files import check_file, write_arrays, write_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError("--state is for --evolve: without it there is no state.")
         if flags.top < 1:
             raise UserError(f"--top is {flags.top}; it must be 1 or more.")
+        for option in ("out", "features", "state"):  # before the work, and before a state has moved on
+            if getattr(flags, option):
+                check_file(f"--{option}", Path(getattr(flags, option)))
         files = listed(flags.images)
         cache_compilations()
         model = load(flags.workdir, flags.row, flags.stage, data_dir=flags.data_dir)
@@ -33,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("Interrupted; nothing was written, and a --state is as it was.", file=sys.stderr)
+        return INTERRUPTED_EXIT_CODE
     return 0
 
 
@@ -61,9 +67,6 @@ def _label(model: Model, files: Sequence[Path], flags: argparse.Namespace) -> No
         if flags.features:
             features.append(model.encode(images))
             readable += [str(file) for i, file in batch if i >= 0]
-    if evolving and state:
-        evolving.save(state)
-        print(f"State after {evolving.position} images: {state}", file=sys.stderr)
     if flags.features:
         write_arrays(Path(flags.features), {"features": np.concatenate(features), "files": np.array(readable)})
     titles = [title for k in range(flags.top) for title in (f"class_{k + 1}", f"score_{k + 1}")]
@@ -73,6 +76,9 @@ def _label(model: Model, files: Sequence[Path], flags: argparse.Namespace) -> No
         print(f"{len(rows)} images, {len({row[1] for row in rows if row[1]})} classes: {flags.out}")
     else:
         print(csv_text([header, *rows]), end="")
+    if evolving and state:  # last: a state that has moved on without its labels could not be gone back to
+        evolving.save(state)
+        print(f"State after {evolving.position} images: {state}", file=sys.stderr)
 
 
 def _read(model: Model, files: Sequence[Path]) -> Iterator[tuple[list[tuple[int, Path]], np.ndarray]]:

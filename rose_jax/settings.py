@@ -2,7 +2,7 @@
 
 from rose_jax.config import Config, Recipe, Schedule, TrainOptions
 from rose_jax.errors import unknown
-from rose_jax.micro import micro
+from rose_jax.micro import keep_rate_times_steps, micro
 
 PRESETS = ("", "thin", "micro", "smoke")
 
@@ -109,8 +109,7 @@ def preset(config: Config, arg: str) -> Config:
         )
     else:
         for recipe in _recipes(config):
-            _shorten(recipe, 2, 1)
-            recipe.batch_size = 32
+            _shorten(recipe, 2, 1, batch=32)
     if arg == "smoke":
         config.ldc.epochs = config.fetril.fc.epochs = 2
         config.adc.samples = 20
@@ -127,20 +126,19 @@ def _thin(config: Config) -> None:
     epochs have as many steps. FCS draws as many prototypes as images.
     """
     grows = config.loss.expand_labels
+    share, small = 1.0, None
     if grows:
-        config.data.images_per_class = 100
-        config.train.batch_size = config.fcs.recipe.batch_size = config.fcs.prototype_batch = 16
+        config.data.images_per_class, share, small = 100, 100 / 500, 16
+        config.fcs.prototype_batch = 16
     # An image is four with rotations, five with mixtures alone.
-    config.pass_.recipe.batch_size = config.il2a.recipe.batch_size = 16 if grows else 32
-    _shorten(config.pass_.recipe, *(9, 6) if grows else (6, 3))
-    _shorten(config.il2a.recipe, *(7, 5) if grows else (5, 2))
+    _shorten(config.pass_.recipe, *(9, 6) if grows else (6, 3), batch=small or 32, share=share)
+    _shorten(config.il2a.recipe, *(7, 5) if grows else (5, 2), batch=small or 32, share=share)
     for recipe in (config.train, config.fcs.recipe):
-        _shorten(recipe, *(3, 2) if grows else (24, 10))
-    _shorten(config.lwf.official, 24, 10)
-    _shorten(config.frozen.recipe, 24, 0)
-    _shorten(config.ssre.recipe, 24, 10)
-    _shorten(config.efc.recipe, 6, 2)
-    config.efc.recipe.batch_size = 32
+        _shorten(recipe, *(3, 2) if grows else (24, 10), batch=small, share=share)
+    _shorten(config.lwf.official, 24, 10, share=share)
+    _shorten(config.frozen.recipe, 24, 0, share=share)
+    _shorten(config.ssre.recipe, 24, 10, share=share)
+    _shorten(config.efc.recipe, 6, 2, batch=32, share=share)
     config.efc.recipe.first.milestones = (3,)  # the second decay would have one epoch
 
 
@@ -150,8 +148,14 @@ def _recipes(config: Config) -> tuple[TrainOptions | Recipe, ...]:
     return config.train, config.lwf.official, *own
 
 
-def _shorten(recipe: TrainOptions | Recipe, first: int, later: int) -> None:
-    """The same shape of decay over fewer epochs; a schedule without any stays so."""
+def _shorten(
+    recipe: TrainOptions | Recipe, first: int, later: int, *, batch: int | None = None, share: float = 1.0
+) -> None:
+    """The same shape of decay over fewer epochs, in other batches, of a share of the images; a schedule without any stays.
+
+    Adam's rates follow `:micro`'s rule: methods that are made to change slowly would otherwise not change at all.
+    """
+    batch = batch or recipe.batch_size
     for schedule, epochs in ((recipe.first, first), (recipe.later, later)):
         if not schedule.epochs:
             continue
@@ -159,3 +163,6 @@ def _shorten(recipe: TrainOptions | Recipe, first: int, later: int) -> None:
         moved = sorted({max(1, round(m * scale)) for m in schedule.milestones})
         schedule.milestones = tuple(m for m in moved if m < epochs)
         schedule.epochs = epochs
+        if epochs:
+            keep_rate_times_steps(schedule, batch / recipe.batch_size / (scale * share))
+    recipe.batch_size = batch

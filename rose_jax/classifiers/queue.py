@@ -1,6 +1,7 @@
 """Prototypes in the queue's own metric: the inverse Gram matrix of the new features that an evolution has queued.
 
-Needs nothing but the queue: no label, no covariance, no pass over D_t. See docs/evolved_metric.md.
+Needs nothing but the queue: no label, no covariance, no pass over D_t. Its ridge falls with the number of classes: the
+fewer there are, the more of the Gram matrix is what tells them apart. See docs/evolved_metric.md.
 """
 
 import jax
@@ -12,10 +13,13 @@ from rose_jax.types import Array, Classifier, ClassMemory, Motion, PyTree, Stage
 
 
 def make(ridge: float) -> Classifier:
-    """params: `transform` [d, d], the metric once a stream has ended. ridge: rho of lambda = rho tr(Q'^T Q') / d."""
+    """params: `transform` [d, d], the metric once a stream has ended, and `ridge` [], rho of the stage.
+
+    ridge: kappa of rho = kappa / C, lambda = rho tr(Q'^T Q') / d, with C the classes seen so far.
+    """
 
     def fit(previous: PyTree | None, memory: ClassMemory, view: StageView) -> PyTree:
-        return blank(memory.mean.shape[1])
+        return begin(memory.mean.shape[1], int((np.asarray(memory.origin) >= 0).sum()), ridge)
 
     def follow(params: PyTree, memory: ClassMemory, drift_map: Array | None, pairs: PyTree) -> PyTree:
         return params  # the evolver itself keeps the metric up to date
@@ -29,10 +33,10 @@ def make(ridge: float) -> Classifier:
         metric = Metric(jnp.zeros(feature.shape[1]), params["transform"])
         return score_table(feature, jnp.asarray(memory.mean), jnp.asarray(memory.origin) >= 0, bad, metric)
 
-    motion = Motion(follow, lambda params: params, lambda params: QueueMetric(jnp.float32(ridge)), learn=learn)
+    motion = Motion(follow, lambda params: params, lambda params: QueueMetric(params["ridge"]), learn=learn)
     return Classifier(fit, logits, scored_by_evolution=True, motion=motion, needs=frozenset({"queue"}))
 
 
-def blank(dim: int) -> PyTree:
+def begin(dim: int, classes: int, ridge: float) -> PyTree:
     """Params before the first evolution."""
-    return {"transform": np.eye(dim, dtype=np.float32)}
+    return {"transform": np.eye(dim, dtype=np.float32), "ridge": np.float32(ridge / max(classes, 1))}

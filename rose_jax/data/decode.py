@@ -3,7 +3,7 @@
 import io
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rose_jax.errors import UserError
 
@@ -52,4 +52,6 @@ def checked_image(data: bytes, name: str, side: int = 0) -> bytes:
 
 
 def _undecodable(name: str, error: Exception) -> UserError:
-    return UserError(f"{name} does not decode as an image ({error}). Replace or remove that file.")
+    # Pillow would name the object in memory that it was given.
+    why = "of no kind that Pillow reads" if isinstance(error, UnidentifiedImageError) else error
+    return UserError(f"{name} does not decode as an image ({why}). Replace or remove that file.")

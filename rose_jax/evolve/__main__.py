@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rose_jax import events
-from rose_jax.errors import UserError
+from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError
 from rose_jax.evolution.rose import SOLVERS
 from rose_jax.evolve import baselines
 from rose_jax.evolve.features import EvolvedFeatures, evolve_features
@@ -52,6 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"rose_jax.evolve: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("rose_jax.evolve: interrupted; nothing was written.", file=sys.stderr)
+        return INTERRUPTED_EXIT_CODE
     if baselines.looks_swapped(arrays):
         print(SWAPPED, file=sys.stderr)
     lines = describe(result, len(arrays["old_prototypes"])) + beside_baselines(arrays, result.predictions, labels)

@@ -14,12 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from rose_jax.config import LARGEST_SEED
 from rose_jax.errors import UserError
 from rose_jax.evolution.core import Evolver, padded_calls, predict, ridge_for
 from rose_jax.evolution.rose import rose
 from rose_jax.evolution.threads import wait_with_one_blas_thread
 from rose_jax.evolve import metrics
-from rose_jax.evolve.inputs import finite, float32, matrix, same_images, square
+from rose_jax.evolve.inputs import finite, float32, matrix, not_negative, same_images, square
+from rose_jax.runtime.memory import must_fit
 from rose_jax.testtime.evolution import Evolving, adaptation_of
 from rose_jax.types import Adaptation, ClassMemory, Start, StreamBatch
 
@@ -117,19 +119,21 @@ class Evolution:
     evolve_every: int = 1  # every k-th image enters the queue, all are classified; 1 is the paper
     block: int = 64  # images per factorisation, a matter of speed alone
     metric: str | None = None  # None: the paper's cosine; "queue": the queue's own; "evolved": by covariances
-    metric_ridge: float | None = None  # ρ of the metric; None chooses
+    metric_ridge: float | None = None  # ρ of 'evolved', κ of 'queue' (ρ = κ / classes); None chooses
 
     def __post_init__(self) -> None:
         for name in ("capacity", "seed", "granularity", "evolve_every", "block"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise UserError(f"{name} must be a whole number, not {value!r}.")
-        if self.evolve_every < 1:
-            raise UserError(f"evolve_every must be at least 1, not {self.evolve_every}.")
-        for name, value in (("alpha", self.alpha), ("ridge", 0.0 if self.ridge is None else self.ridge)):
-            number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-            if not (number and np.isfinite(value) and value >= 0):
-                raise UserError(f"{name} must be a finite number and not negative, not {value!r}.")
+            if value > LARGEST_SEED:  # of 32 bits, as positions in a stream and seeds are
+                raise UserError(f"{name} must be at most {LARGEST_SEED}, not {value}.")
+        for name, least in (("evolve_every", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}.")
+        not_negative("alpha", self.alpha)
+        if self.ridge is not None:
+            not_negative("ridge", self.ridge)
         self._evolver()  # checks the rest
         metrics.check(self.metric, self.metric_ridge)
 
@@ -162,7 +166,8 @@ class Evolution:
         )
         origin = np.r_[np.zeros(len(old), np.int32), np.ones(len(new), np.int32)]  # task 0 is old, task 1 is new
         table = jnp.concatenate([jnp.asarray(old), jnp.asarray(new)])
-        return wait_with_one_blas_thread(_init, self, table, origin, start, params)
+        with must_fit(f"A queue of {self.capacity} pairs of {dim} numbers", "capacity", ""):
+            return wait_with_one_blas_thread(_init, self, table, origin, start, params)
 
     def step(self, state: State, z_old: Any, z_new: Any, valid: Any = None) -> tuple[State, Array]:
         """Update W with n images and label them: state, int32 [n] (-1 for a row with NaN or Inf).

@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array
 
 from rose_jax.errors import UserError
+from rose_jax.options import LARGEST_FLOAT
 
 
 def matrix(name: str, array: Any, expected: str, dim: int | None = None) -> Any:
@@ -48,6 +49,13 @@ def finite(name: str, array: Any) -> Any:
     if not isinstance(array, jax.core.Tracer) and not np.isfinite(array).all():
         raise UserError(f"{name} holds NaN or Inf; every entry of {array.shape} must be finite.")
     return array
+
+
+def not_negative(name: str, value: Any) -> None:
+    """A number from 0 to the largest of float32, in which it is used."""
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (number and 0 <= value <= LARGEST_FLOAT):  # false for nan
+        raise UserError(f"{name} must be a finite number and not negative, not {value!r}.")
 
 
 def same_images(z_old: Any, z_new: Any) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from rose_jax.classifiers import ncm, queue, whitened
 from rose_jax.config import MetricOptions
 from rose_jax.errors import UserError, unknown
-from rose_jax.evolve.inputs import labels_of, matrix, square
+from rose_jax.evolve.inputs import labels_of, matrix, not_negative, square
 from rose_jax.statistics import covariance as cov
 from rose_jax.types import Classifier, PyTree
 
@@ -19,13 +19,13 @@ def check(metric: str | None, ridge: float | None) -> None:
         raise unknown("metric", str(metric), METRICS)
     if ridge is not None and metric is None:
         raise UserError(f"metric_ridge {ridge} needs a metric: {' or '.join(METRICS)}.")
-    if ridge is not None and not (np.isfinite(ridge) and ridge >= 0):
-        raise UserError(f"metric_ridge must be a finite number and not negative, not {ridge}.")
+    if ridge is not None:
+        not_negative("metric_ridge", ridge)
 
 
 def classifier(metric: str | None, ridge: float | None) -> Classifier:
     if metric == "queue":
-        return queue.make(MetricOptions().queue_ridge if ridge is None else ridge)
+        return queue.make(_queue_ridge(ridge))
     return ncm.PLAIN_COSINE if metric is None else whitened.from_options(MetricOptions(source="evolved"))
 
 
@@ -43,7 +43,7 @@ def params(
         needless = [name for name, value in given.items() if value is not None]
         if needless:
             raise UserError(f"{', '.join(needless)} is read with metric='evolved' only; metric is {metric!r}.")
-        return queue.blank(dim) if metric == "queue" else {}
+        return queue.begin(dim, sum(classes), _queue_ridge(ridge)) if metric == "queue" else {}
     if not classes[1] and new_covariance is None:  # no new class: nothing to average in
         given["new_covariance"] = np.zeros((dim, dim), np.float32)
     missing = [name for name, value in given.items() if value is None]
@@ -56,6 +56,10 @@ def params(
     rho = MetricOptions().ridge if ridge is None else ridge
     found = whitened.measured((new, classes[1]), (old, classes[0]), rho, cov.no_pairs(dim))
     return {name: np.asarray(value, np.float32) for name, value in found.items()}
+
+
+def _queue_ridge(ridge: float | None) -> float:
+    return MetricOptions().queue_ridge if ridge is None else ridge
 
 
 def within_class_covariance(features: Any, labels: Any) -> np.ndarray:

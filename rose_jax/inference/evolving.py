@@ -32,7 +32,11 @@ class EvolvingModel:
         self._adaptation = model.scorer.adaptation(model.stage)
         if not self._adaptation.moves_prototypes and "images" not in self._adaptation.reads:
             first = model.scorer.moving.first_stage
-            why = f"begins at stage {first}" if model.stage < first else "does not change while images stream by"
+            why = (
+                f"begins at stage {first} (after task {first + 1})"
+                if model.stage < first
+                else "does not change while images stream by"
+            )
             raise UserError(f"Nothing evolves: the row {model.row!r} {why}. Its predict() needs no evolve().")
         scorer = Scorer(model.row, model.scorer.row, model.parts, model.layout, None)
         scorer.restart(self._carried())
@@ -88,8 +92,8 @@ class EvolvingModel:
         outcome = self.model.outcome(stage - 1) if stage else None
         if stage and outcome is None:
             raise UserError(
-                f"The run in {self.model.workdir} has lost what the row {self.model.row!r} left at stage {stage - 1}: repeat "
-                "its command, which scores what is missing."
+                f"The run in {self.model.workdir} has lost what the row {self.model.row!r} left after task {stage}: "
+                "repeat its command, which scores what is missing."
             )
         return outcome
 

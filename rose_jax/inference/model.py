@@ -167,7 +167,10 @@ class Model:
                 f"{', '.join(there) or 'none'}). To do so, repeat its command with --methods {self.row}."
             )
         if not -len(scored) <= stage < len(scored):
-            raise UserError(f"There is no stage {stage}: the row {self.row!r} has {len(scored)}, counted from 0.")
+            raise UserError(
+                f"There is no stage {stage}: the row {self.row!r} has 0 (after task 1) to {len(scored) - 1} (after task "
+                f"{scored[-1] + 1})."
+            )
         return scored[stage], snapshots_digest(folder, scored[stage] + 1)
 
     def _scores(self) -> list[Path]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rose_jax import report
-from rose_jax.errors import UserError
+from rose_jax.errors import INTERRUPTED_EXIT_CODE, UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"The report cannot be written to {out} ({error}). Make room, or give another --out.", file=sys.stderr
         )
         return 2
+    except KeyboardInterrupt:
+        print("Interrupted; each file that is there is whole. The same command writes the rest.", file=sys.stderr)
+        return INTERRUPTED_EXIT_CODE
     print(written.text)
     print()
     others = [Path(out) / name for name in ("report.md", "report.csv", *["report.tex"] * flags.latex)]

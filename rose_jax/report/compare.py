@@ -82,11 +82,12 @@ def group(runs: Sequence[Run]) -> list[Group]:
             home.append(run)
     titles = [short_title(g[0]) for g in gathered]
     folders = [one_line(g[0].workdir.resolve().name) for g in gathered]
+    settings = [title.removesuffix(", custom") for title in titles]  # what was changed says more than that word
     told = [
-        _difference(g[0], [h[0] for h, t in zip(gathered, titles, strict=True) if t == title])
-        for g, title in zip(gathered, titles, strict=True)
+        _difference(g[0], [h[0] for h, other in zip(gathered, settings, strict=True) if other == setting])
+        for g, setting in zip(gathered, settings, strict=True)
     ]
-    titles = [f"{t}, {d}" if d and titles.count(t) > 1 else t for t, d in zip(titles, told, strict=True)]
+    titles = [f"{s}, {d}" if d else t for t, s, d in zip(titles, settings, told, strict=True)]
     titles = [t if titles.count(t) == 1 else f"{t} ({f})" for t, f in zip(titles, folders, strict=True)]
     titles = [t if titles.count(t) == 1 else f"{t} #{i + 1}" for i, t in enumerate(titles)]
     return [Group(tuple(g), t) for g, t in zip(gathered, titles, strict=True)]

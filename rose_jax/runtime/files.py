@@ -32,6 +32,7 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], Any]) -> None:
 
 def check_file(option: str, path: Path) -> None:
     """A UserError unless a file could be written there: told before the work, not after it."""
+    refuse_address(option, path)
     if path.is_dir():
         raise UserError(f"{option} {path} is a folder. Give the name of a file in it.")
     check_folder(option, path.parent)
@@ -39,6 +40,7 @@ def check_file(option: str, path: Path) -> None:
 
 def check_folder(option: str, folder: Path) -> None:
     """A UserError unless `folder` is there and can be written to, or could be made."""
+    refuse_address(option, folder)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise UserError(f"{option}: {there} is a file, not a folder. Give another place.")
@@ -47,6 +49,16 @@ def check_folder(option: str, folder: Path) -> None:
             pass
     except OSError as error:
         raise UserError(f"{option}: cannot write to {there} ({error.strerror}). Give another place.") from None
+
+
+def refuse_address(option: str, place: str | Path) -> None:
+    """Object stores are no folders, and have neither locks nor renames; Python would make a folder called gs:."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", str(place))
+    if scheme:
+        raise UserError(
+            f"{option} {place} is an address ({scheme[1]}:), not a folder. Give a folder on a disk or a shared file "
+            "system that has locks and renames (NFS, Lustre), and copy what is in it to the bucket when it is done (of a run --mirror keeps a copy there)."
+        )
 
 
 def is_leftover(path: Path) -> bool:

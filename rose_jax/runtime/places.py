@@ -1,4 +1,4 @@
-"""Where a run lives: the folder that its options name, and which places will not do."""
+"""Where a run lives: the folder that its options name."""
 
 import hashlib
 import re
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rose_jax.config import Config
-from rose_jax.errors import UserError
 
 LONGEST_CHANGES = 150  # characters of a workdir's name
 
@@ -31,16 +30,6 @@ def shortened(name: str) -> str:
     if len(name) <= LONGEST_CHANGES:
         return name
     return f"{name[:LONGEST_CHANGES]}_{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
-
-
-def check_place(workdir: str | Path) -> None:
-    """Refuses addresses of object stores: they are no folders, and have neither locks nor renames."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", str(workdir))
-    if scheme:
-        raise UserError(
-            f"--workdir {workdir} is an address ({scheme[1]}:), not a folder. Give a folder on a disk or a shared file "
-            "system that has locks and renames (NFS, Lustre), and keep a copy in the bucket with --mirror."
-        )
 
 
 def _as_a_name(value: Any) -> str:

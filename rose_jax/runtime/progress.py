@@ -11,7 +11,9 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 SECONDS_BETWEEN_LINES = 30.0
-_WINDOWS = 10  # log lines that the pace is the mean of
+# The pace is the mean over so many of the newest log lines, and over so many seconds of work at least: of short steps,
+# ten would be no evidence, and one that compiles would be all of it.
+_WINDOWS, _WINDOW_SECONDS = 10, 60.0
 _BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
@@ -37,7 +39,7 @@ class Progress:
         self._bar: _Bar | None = None
         self._stack = contextlib.ExitStack()
         self._last_time = clock()
-        self._windows: deque[tuple[int, float]] = deque(maxlen=_WINDOWS)  # steps and seconds of the newest lines
+        self._forget()
         self._label, self._pace = "", 0.0  # seconds per step
         self._begin("", 0, 0)
 
@@ -58,7 +60,7 @@ class Progress:
         `steps_after`: steps of the tasks still to come, for the run's ETA. `label`: the objective, if several.
         """
         if label != self._label:  # another objective has another pace; a later task's begins as the last one's was
-            self._windows.clear()
+            self._forget()
             self._label = label
         self._begin(f"{label} task {index + 1}/{tasks}".lstrip(), first, steps_after)
 
@@ -74,7 +76,7 @@ class Progress:
     def count(self, title: str, done: int, total: int, seconds: float, note: str = "") -> None:
         """Other long work: `done` of `total` things are finished, the last in `seconds`."""
         if title != self._title:
-            self._windows.clear()
+            self._forget()
             self._begin(title, 0, 0)
         self._show(done, total, seconds, [], "", [note] if note else [])
 
@@ -88,6 +90,10 @@ class Progress:
             self._try(self._bar.close)
             self._bar = None
 
+    def _forget(self) -> None:
+        self._windows: deque[tuple[int, float]] = deque()  # steps and seconds of the newest lines
+        self._sums = (0, 0.0)
+
     def _begin(self, title: str, first: int, steps_after: int) -> None:
         self.close()
         self._title, self._step, self._steps_after = title, first, steps_after
@@ -99,7 +105,11 @@ class Progress:
             self._pace = seconds / window[0]
         elif self._compiled:  # a task's first line may include compilation, so the average begins with the second
             self._windows.append(window)
-            self._pace = sum(s for _, s in self._windows) / sum(steps for steps, _ in self._windows)
+            steps, spent = self._sums[0] + window[0], self._sums[1] + window[1]
+            while len(self._windows) > _WINDOWS and spent - self._windows[0][1] >= _WINDOW_SECONDS:
+                oldest = self._windows.popleft()
+                steps, spent = steps - oldest[0], spent - oldest[1]
+            self._sums, self._pace = (steps, spent), spent / steps
         self._compiled, self._step = True, done
         run = f", run {self._time(total - done + self._steps_after)}" if self._steps_after else ""
         after = [*after, f"ETA {self._time(total - done)}{run}"]

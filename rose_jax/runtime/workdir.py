@@ -15,9 +15,8 @@ from rose_jax.config import Config
 from rose_jax.errors import UserError
 from rose_jax.runtime import hosts, siblings
 from rose_jax.runtime.agreement import LAYOUT, difference, differing_options, flatten, told
-from rose_jax.runtime.files import is_leftover, write_text
+from rose_jax.runtime.files import is_leftover, refuse_address, write_text
 from rose_jax.runtime.mirror import Mirror, check_mirror
-from rose_jax.runtime.places import check_place
 from rose_jax.runtime.profiler import Profiler
 from rose_jax.runtime.progress import Progress
 from rose_jax.runtime.writers import Writer, check_writers
@@ -39,7 +38,7 @@ class Workdir:
 
         mirror: where a copy is kept, a URL as fsspec has them; an empty workdir is filled from it.
         """
-        check_place(path)
+        refuse_address("--workdir", path)
         self.path, self.config, self.data, self.overwrite = Path(path).absolute(), config, data, overwrite
         self.metrics_path = self.path / "metrics.jsonl"
         self.profiler = Profiler(self.path / "profile", profile_steps)

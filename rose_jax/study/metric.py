@@ -14,7 +14,7 @@ ROWS = ("base", "projector", "gd", "rose")  # each as in the paper, and whitened
 QUEUE = "the queue's own"
 ALTERNATIVES: dict[str, dict[str, Any]] = {  # what of config.metric is changed for rose_whitened
     QUEUE: {"source": "queue"},
-    **{f"{QUEUE}, ridge {ridge:g}": {"source": "queue", "queue_ridge": ridge} for ridge in (0.001, 0.01, 0.1, 1)},
+    **{f"{QUEUE}, ridge {ridge:g}": {"source": "queue", "queue_ridge": ridge} for ridge in (0.6, 2, 20)},
     "newest task only": {"source": "newest"},
     "no error of the map": {"error": "none"},
     "error of the map on D_t only": {"error": "task"},

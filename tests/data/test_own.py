@@ -69,6 +69,25 @@ def test_a_large_set_is_streamed(pictures, tmp_path, monkeypatch, capsys):
     assert np.all((dataset.moments > 0) & (dataset.moments < 1))
 
 
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("file", "--data_dir: {}/file is a file, not a folder"),
+        ("file/inside", "--data_dir: {}/file is a file, not a folder"),
+        ("/proc/nowhere", "--data_dir: cannot write to /proc"),
+        ("gs://bucket", "--data_dir gs:/bucket is an address"),
+    ],
+)
+def test_a_place_that_cannot_be_written(pictures, tmp_path, monkeypatch, capsys, place, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(folder, "contents", None)  # not even looked at
+    data = place if ":" in place or place.startswith("/") else tmp_path / place
+    assert prepare("--from", pictures, "--data_dir", data) == 2
+    assert words.format(tmp_path) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.parametrize("test_name", ["test", "val"])
 def test_train_and_test_folders_are_kept(tmp_path, test_name):
     write_pictures(tmp_path / "set/train", 3, ("cat", "dog"))
@@ -77,6 +96,14 @@ def test_train_and_test_folders_are_kept(tmp_path, test_name):
     assert found.class_names == ("cat", "dog")
     assert found.splits["train"].labels.tolist() == [0] * 3 + [1] * 3
     assert [name.split("/")[0] for name in found.splits["test"].names] == [test_name] * 4
+
+
+def test_a_second_folder_of_test_images_is_left_out_and_said(tmp_path, caplog):
+    for split in ("train", "test", "val"):
+        write_pictures(tmp_path / split, 2, ("cat", "dog"))
+    found = folder.contents(tmp_path, 8, 0.2, 2**30)
+    assert {name.split("/")[0] for name in found.splits["test"].names} == {"test"}
+    assert f"{tmp_path}/val is left out: test images are those in {tmp_path}/test." in caplog.messages
 
 
 def test_a_class_may_be_called_train(tmp_path):
@@ -104,7 +131,10 @@ def test_a_picture_is_turned_as_the_camera_was_held(tmp_path):
     ("spoil", "words"),
     [
         (lambda f: (f / "empty").mkdir(), "empty holds no image that Pillow reads"),
-        (lambda f: (f / "cat/0.png").write_bytes(b"no image"), "0.png does not decode as an image"),
+        (
+            lambda f: (f / "cat/0.png").write_bytes(b"no image"),
+            "0.png does not decode as an image (of no kind that Pillow reads)",
+        ),
         (lambda f: [p.unlink() for p in (f / "dog").glob("*.JPG")], "dog holds a single image"),
     ],
 )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from evolution_reference import alg2, features
+from jax.errors import JaxRuntimeError
 
 from rose_jax import Evolution, evolve_features
 from rose_jax.errors import UserError
@@ -109,12 +110,16 @@ GOOD = {"z_old": (6, 4), "z_new": (6, 4), "old_prototypes": (3, 4), "new_prototy
         ("projector", np.full((4, 4), "a"), r"projector holds <U1, expected real numbers"),
         ("capacity", 0, "capacity must be at least 1, not 0"),
         ("capacity", 1.5, "capacity must be a whole number, not 1.5"),
+        ("capacity", 2**62, "capacity must be at most 4294967295, not 4611686018427387904"),
         ("seed", "0", "seed must be a whole number, not '0'"),
+        ("seed", -1, "seed must be at least 0, not -1"),
+        ("seed", 2**70, "seed must be at most 4294967295"),
         ("granularity", 0, "granularity must be at least 1"),
         ("evolve_every", 0, "evolve_every must be at least 1"),
         ("alpha", -0.1, "alpha must be"),
         ("alpha", None, "alpha must be a finite number and not negative, not None"),
         ("alpha", float("nan"), "alpha must be a finite number and not negative, not nan"),
+        ("alpha", 1e39, r"alpha must be a finite number and not negative, not 1e\+39"),
         ("ridge", -1.0, "ridge must be a finite number"),
         ("ridge", float("nan"), "ridge must be a finite number and not negative, not nan"),
         ("solver", "blokced", "Unknown solver 'blokced'. Did you mean 'blocked'"),
@@ -124,6 +129,17 @@ def test_bad_input_is_named(name, value, message):
     arguments = {key: np.ones(shape) for key, shape in GOOD.items()} | {name: value}
     with pytest.raises(UserError, match=message):
         evolve_features(**arguments)
+
+
+def test_a_queue_that_does_not_fit(monkeypatch):
+    def exhausted(*_):
+        raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 320000000000000 bytes.")
+
+    monkeypatch.setattr("rose_jax.evolve.features._init", exhausted)
+    arguments = {key: np.ones(shape) for key, shape in GOOD.items()}
+    words = r"A queue of 9000000 pairs of 4 numbers does not fit in memory \(RES.* bytes.\). Lower capacity.$"
+    with pytest.raises(UserError, match=words):
+        evolve_features(**arguments, capacity=9_000_000)
 
 
 def test_a_mask_may_be_a_list_and_must_fit(monkeypatch):

@@ -86,7 +86,7 @@ def test_the_command_line(used, tmp_path, capsys, monkeypatch):
     assert "10 classes" in capsys.readouterr().out
     weights, about = read_safetensors(path)
     assert json.loads(about["class_names"]) == list(used.model.class_names)
-    assert (about["encoder"], about["width"], about["image_size"]) == ("tiny", "2", "8")
+    assert (about["encoder"], about["width"], about["image_size"], about["pool"]) == ("tiny", "2", "8", "1")
     mean, std = (np.array(json.loads(about[key]))[None, :, None, None] for key in ("mean", "std"))
     x = (used.images[:9].transpose(0, 3, 1, 2) / 255 - mean) / std
     for layer, stride in enumerate((2, 2, 1)):
@@ -98,6 +98,11 @@ def test_the_command_line(used, tmp_path, capsys, monkeypatch):
 def test_a_run_that_is_not_there(tmp_path, capsys):
     assert export.main(["--workdir", str(tmp_path)]) == 2
     assert "There is no run in" in capsys.readouterr().err
+
+
+def test_a_place_that_is_no_file(tmp_path, capsys):
+    assert export.main(["--workdir", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert f"--out {tmp_path} is a folder. Give the name of a file in it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["Größe", "日本"])

@@ -60,6 +60,28 @@ def test_a_saved_state_goes_on(used, on_one_device, tmp_path):
         rose_jax.load(used.workdir, stage=1, layout=used.model.layout).evolve(state)
 
 
+@pytest.mark.parametrize("stop", [OSError("no space"), KeyboardInterrupt()])
+def test_a_state_does_not_move_on_without_its_labels(used, on_one_device, tmp_path, monkeypatch, capsys, stop):
+    """Given again, its images would count twice."""
+
+    def fail(*_):
+        raise stop
+
+    state, files = tmp_path / "state.npz", sorted(used.folder.iterdir())
+    command = ["--workdir", str(used.workdir), "--evolve", "--state", str(state)]
+    assert predict.main([*command, *map(str, files[:5])]) == 0
+    before = state.read_bytes()
+    monkeypatch.setattr(predict, "write_text", fail)
+    code = predict.main([*command, *map(str, files[5:9]), "--out", str(tmp_path / "labels.csv")])
+    assert code == (2 if isinstance(stop, OSError) else 130)
+    assert state.read_bytes() == before
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .startswith(("error: no space", "Interrupted; nothing was written"))
+    )
+
+
 def test_images_one_by_one_and_what_they_move(used):
     evolving = used.model.evolve()
     start = evolving.prototypes
@@ -95,7 +117,7 @@ def test_earlier_stages_and_other_rows(used, tmp_path):
     assert np.bincount(labels, minlength=4).tolist() == np.bincount(np.load(saved)["predictions"]).tolist()
     with pytest.raises(UserError, match="Nothing evolves: the row 'base' does not change"):
         first.evolve()
-    with pytest.raises(UserError, match="Nothing evolves: the row 'rose' begins at stage 1"):
+    with pytest.raises(UserError, match=r"Nothing evolves: the row 'rose' begins at stage 1 \(after task 2\)"):
         rose_jax.load(used.workdir, stage=0, layout=used.model.layout).evolve()
 
 
@@ -159,7 +181,14 @@ def test_a_file_that_is_no_image_gets_no_label(used, on_one_device, tmp_path, ca
         (["--row", "lwf"], "has no encoders for the row 'lwf'"),
         (["--row", "gd_queue"], r"has not scored the row 'gd_queue' .*\(scored: base, gd, projector, rose\)"),
         (["--row", "roze"], "Unknown method 'roze'. Did you mean 'rose'"),
-        (["--stage", "3"], "There is no stage 3: the row 'rose' has 3"),
+        (
+            ["--stage", "3"],
+            r"There is no stage 3: the row 'rose' has 0 \(after task 1\) to 2 \(after task 3\)",
+        ),
+        (["--out", "."], "--out . is a folder. Give the name of a file in it"),
+        (["--features", "docs"], "--features docs is a folder"),
+        (["--out", "README.md/labels.csv"], "--out: README.md is a file, not a folder"),
+        (["--out", "gs://bucket/labels.csv"], r"--out gs:/bucket/labels.csv is an address \(gs:\), not a folder"),
         (["--state", "x.npz"], "--state is for --evolve"),
         (["absent"], "absent does not exist"),
     ],

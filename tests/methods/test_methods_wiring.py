@@ -36,6 +36,7 @@ def test_names():
     rows = resolve(["lwf", "efc+rose", "fcs+gd"])
     assert rows["efc+rose"] == Row("efc", "projector", "rose", "ncm", "ours")
     assert rows["fcs+gd"].test_time == "gd"
+    assert resolve(["fcs+projector"])["fcs+projector"] == Row("fcs", "projector", "none", "ncm", "ours")
     with pytest.raises(UserError, match=r"lwf\+rose"):
         resolve(["lwf+rosé"])
 

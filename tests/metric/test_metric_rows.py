@@ -181,7 +181,7 @@ def test_the_queue_s_own_metric(name, pseudo_log, one_device):
             continue
         w = view.snapshots[stage].projector.astype(float)
         new = list(pseudo_log[-1] @ w)
-        lam = 0.01 * np.square(new).sum() / oracle.D
+        lam = 0.01 / (outcome.memory.origin >= 0).sum() * np.square(new).sum() / oracle.D
         q_old, memory = list(pseudo_log[-1]), view.snapshots[stage].memory
         moves = outcome.memory.origin < stage
         scores = []

@@ -84,6 +84,19 @@ def test_the_pace_is_smoothed(plain, clock):
     assert written(plain)[-1].endswith("ETA 0:02:30")  # 100 steps of (10 + 20) / 20 s
 
 
+def test_one_slow_step_among_many_short_ones_is_not_the_pace(plain, clock):
+    """As one that compiles: the mean is over a minute of work, not over the last ten steps."""
+    for done in range(1, 102):
+        clock.now += 31
+        plain.count("samples", done, 1101, 40.0 if done == 101 else 0.1)
+    assert written(plain)[-1].endswith("ETA 0:08:19")  # 1000 steps of (99 x 0.1 + 40) / 100 s
+    for done in range(102, 1002):
+        plain.count("samples", done, 1101, 0.1)
+    clock.now += 31
+    plain.count("samples", 1002, 1101, 0.1)
+    assert written(plain)[-1].endswith("ETA 0:00:10")  # a minute later it is forgotten
+
+
 def test_a_later_task_begins_at_the_pace_of_the_last(plain, clock):
     """Its first line may include compilation and does not count; another objective begins anew."""
     plain.task(0, 3, 40, label="base")

@@ -100,7 +100,11 @@ def test_two_runs_in_one_axis_are_named_by_what_differs(make_run):
 
     a, b = with_alpha(make_run("a"), 0.2), with_alpha(make_run("b"), 0.02)
     groups = grouped(a, b)
-    assert [group.title for group in groups] == ["CIFAR-100 cold 3, alpha 0.2", "CIFAR-100 cold 3, alpha 0.02"]
+    titles = ["CIFAR-100 cold 3, alpha 0.2", "CIFAR-100 cold 3, alpha 0.02"]
+    assert [group.title for group in groups] == titles
+    changed = with_alpha(make_run("changed", label="custom"), 0.02)  # as --config.evolution.alpha=0.02 calls it
+    assert [group.title for group in grouped(a, changed)] == titles
+    assert [group.title for group in grouped(changed)] == ["CIFAR-100 cold 3, custom"]
     figure = drawn(figures.curves(groups))
     (axes,) = figure.axes
     lines = {line.get_label().rsplit(" ", 1)[0]: line for line in axes.get_lines()}

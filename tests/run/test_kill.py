@@ -60,6 +60,14 @@ def test_kills_of_the_compared_methods():
 
 
 @pytest.mark.slow
+def test_kills_of_rows_that_adapt_the_network():
+    """Weights, moments, queues and draws of a stream that was cut off are made again from the stage's start."""
+    rows = "--methods=tent,eata,cotta,ttt,ttt++"
+    out = kill_test("--kills", "4", "--", *SMALL, "--config.cotta.augmentations=2", rows)
+    assert "4 x SIGKILL" in out
+
+
+@pytest.mark.slow
 def test_kills_of_a_streamed_run():
     small = ["--config.model.width=1", "--config.data.images_per_class=2", "--config.scenario.task_sizes=(60,40)"]
     small += ["--config.data.decode_workers=1", "--config.train.log_every=2", "--config.train.checkpoint_every=2"]

@@ -111,7 +111,7 @@ def test_results_that_are_none_are_refused_before_training(main, tmp_path, capsy
     said = capsys.readouterr().err
     assert said.startswith(f"error: {tmp_path}/run/results.json is not the results of a run (")
     assert "Move it away" in said
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["results.json"], "nothing half-written"
 
 
 @pytest.fixture

@@ -102,6 +102,7 @@ def prepare_own(
         raise UserError(f"There is a set {name!r} in {target}. Give another --name, or --overwrite to replace it.")
     if not path.exists():
         raise UserError(f"{path} does not exist. Give --from a folder of images or an .npz file.")
+    check_folder("--data_dir", root)
     start = time.monotonic()
     if path.suffix == ".npz":
         contents = npz.contents(path, size)

@@ -57,6 +57,8 @@ def _listed(folder: Path, test: float, skip_damaged: bool) -> dict[str, dict[str
     tests = [name for name in TEST_NAMES if name in inside]
     if "train" in inside and set(inside) <= {"train", *TEST_NAMES}:  # else "train" is a class among others
         train = _classes(inside["train"], skip_damaged)
+        for name in tests[1:]:
+            logging.warning("%s is left out: test images are those in %s.", inside[name], inside[tests[0]])
         if tests:
             return {"train": train, "test": _matching(_classes(inside[tests[0]], skip_damaged), train, inside)}
     else:
