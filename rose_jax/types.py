@@ -102,6 +102,7 @@ class Task(NamedTuple):
     offset: jax.Array  # int32 [], |C_1:t-1|, the first internal label of the task
     n_new: jax.Array  # int32 [], |C_t|
     weight_decay: jax.Array  # float32 []
+    seed: Array = np.zeros((), np.uint32)  # [], the run's; traced as well, so that all seeds share their programs
 
 
 class Batch(NamedTuple):

@@ -163,7 +163,7 @@ def test_every_setting_builds_and_shape_checks(name, encoder, one_device):
         jax.ShapeDtypeStruct((), jnp.int32),
     )
     lr = jax.ShapeDtypeStruct((1,), jnp.float32)
-    begin, step = make_begin(objective, 0), make_step(objective, one_device, 0)
+    begin, step = make_begin(objective), make_step(objective, one_device)
     state = jax.eval_shape(begin, None, task)
     after, terms = jax.eval_shape(step, state, None, None, feed, lr, task)
     assert jax.tree.map(lambda x: x.shape, after) == jax.tree.map(lambda x: x.shape, state)

@@ -75,12 +75,12 @@ class _Trained:
 
     def __init__(self, name: str, features: Features, others: dict[str, "_Trained"]):
         self.name, self.features = name, features
-        images, seed = features.images, features.parts.config.seed
+        images = features.images
         self.objective = make_objective(name, features.parts)
         self.batches = TrainingBatches(images, self.objective.train or features.parts.config.train)
-        self.step = make_step(self.objective, images.layout, seed)
+        self.step = make_step(self.objective, images.layout)
         here = Layout(jax.local_devices(backend="cpu")[:1])
-        begin = make_begin(self.objective, seed)
+        begin = make_begin(self.objective)
         self.starts: list[tuple[Any, Snapshot | None]] = []
         self.snapshots: list[Snapshot] = []
         for task in range(min(2, images.scenario.num_tasks)):

@@ -54,8 +54,8 @@ class Trajectory(Sequence[Snapshot]):
         self.options = self.objective.train or parts.config.train
         self.batches = TrainingBatches(self.images, self.options)
         self.checkpoints = Checkpoints(work.trajectory_folder(name))
-        self.begin = make_begin(self.objective, parts.config.seed)
-        self.step = make_step(self.objective, self.layout, parts.config.seed)
+        self.begin = make_begin(self.objective)
+        self.step = make_step(self.objective, self.layout)
         # One for the first task, one for all later ones.
         self.programs = Programs(f"the training step of {name}", STEP_MINUTES)
         self._loaded: dict[int, Snapshot] = {}  # least recently used first

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rose_jax import report
 from rose_jax.errors import UserError
+from rose_jax.runtime.files import refuse_address
 from rose_jax.runtime.mirror import Mirror, check_mirror
 from rose_jax.sweep import survey
 from rose_jax.sweep.cluster import OnRay
@@ -40,6 +41,7 @@ def sweep(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     seeds = seeds_of(options.seeds) if options.seeds else []
     runs = make_plan(options.config, seeds, options.set, options.others, options.methods)
+    refuse_address("--out", options.out or "")
     out = Path(options.out) if options.out else out_folder(options.config, seeds, options.set)
     more = [f"--writers={options.writers}"] if options.writers else []
     more += ["--overwrite"] if options.overwrite else []

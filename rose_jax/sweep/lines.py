@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from rose_jax.sweep.schedule import Task
+from rose_jax.errors import INTERRUPTED_EXIT_CODE
+from rose_jax.sweep.schedule import PREEMPTED_EXIT_CODE, Task
 
 SECONDS_BETWEEN_LINES = 60.0
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -75,6 +76,8 @@ def state(task: Task) -> str:
     if task.code is None:
         return f"[{task.job.place}] {(last_lines(task, 1) or ['started'])[0]}"
     minutes, seconds = divmod(round(task.seconds), 60)
+    if task.code in (PREEMPTED_EXIT_CODE, INTERRUPTED_EXIT_CODE):
+        return reason(task.code)
     return f"done in {minutes}:{seconds:02d}" if task.code == 0 else f"FAILED, {reason(task.code)}"
 
 
@@ -82,6 +85,8 @@ def reason(code: int) -> str:
     """What an exit code says."""
     if code == -signal.SIGKILL:
         return "killed by SIGKILL; was the machine out of memory?"
+    if code in (PREEMPTED_EXIT_CODE, INTERRUPTED_EXIT_CODE):
+        return "stopped, and saved before"
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"exit code {code}"
@@ -97,4 +102,4 @@ def last_lines(task: Task, count: int) -> list[str]:
     except OSError:
         return []
     lines = [re.sub(r"[^\x20-\x7e\u00a0-\uffff]", " ", line).rstrip() for line in text.splitlines()]
-    return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines if line][-count:]
+    return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines if re.search(r"\w", line)][-count:]

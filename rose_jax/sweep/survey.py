@@ -57,7 +57,8 @@ def answer(runs: Sequence[Sequence[str]]) -> Survey:
         return json.dumps([saved[name] for name in sections], sort_keys=True)
 
     devices = jax.local_devices()
-    chips = {getattr(device, "coords", None) or device.id for device in devices}
+    # Of a TPU chip with two cores both have the same coordinates.
+    chips = {tuple(device.coords) if hasattr(device, "coords") else device.id for device in devices}
     layout = Layout(devices[:1])
     parts: dict[str, Any] = {}  # data and encoder of configs that have them in common
     trainings, programs = [], []

@@ -19,7 +19,7 @@ def make_task(images: Images, weight_decay: float, task: int, layout: Layout | N
     """layout: where it lies, if not with the images."""
     scenario = images.scenario
     numbers = np.array([task, scenario.offset(task), scenario.sizes[task]], np.int32)
-    return Task(*(layout or images.layout).replicate((*numbers, np.float32(weight_decay))))
+    return Task(*(layout or images.layout).replicate((*numbers, np.float32(weight_decay), np.uint32(images.seed))))
 
 
 def train_steps(

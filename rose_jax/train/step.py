@@ -11,7 +11,7 @@ from jax.stages import Wrapped
 from rose_jax.data.pipeline import Feed
 from rose_jax.data.resident import gather
 from rose_jax.runtime.sharding import Layout
-from rose_jax.types import Batch, LossParts, Objective, PyTree, Snapshot, Task
+from rose_jax.types import Array, Batch, LossParts, Objective, PyTree, Snapshot, Task
 
 _AUGMENT, _LOSS, _BEGIN = 1, 2, 0
 FINISH = 3  # of the passes that end a task
@@ -24,24 +24,24 @@ class TrainState(NamedTuple):
     step: jax.Array  # int32 [], within the task
 
 
-def task_key(seed: int, task: jax.Array, purpose: int = _BEGIN) -> jax.Array:
+def task_key(seed: Array | int, task: jax.Array, purpose: int = _BEGIN) -> jax.Array:
     """Randomness is addressed, never stored: fold_in(key, purpose, task, step)."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), task)
 
 
-def make_begin(objective: Objective, seed: int) -> Callable[[Snapshot | None, Task], TrainState]:
+def make_begin(objective: Objective) -> Callable[[Snapshot | None, Task], TrainState]:
     """(prev | None, task) -> TrainState at step 0."""
 
     @jax.jit
     def begin(prev: Snapshot | None, task: Task) -> TrainState:
-        trainable, kept = objective.begin(task_key(seed, task.number), prev, task)
+        trainable, kept = objective.begin(task_key(task.seed, task.number), prev, task)
         opt_state = objective.optimizer(jnp.zeros(()), task, trainable).init(trainable)
         return TrainState(trainable, kept, opt_state, jnp.zeros((), jnp.int32))
 
     return begin
 
 
-def make_step(objective: Objective, layout: Layout, seed: int) -> Wrapped:
+def make_step(objective: Objective, layout: Layout) -> Wrapped:
     """(state, prev | None, data | None, feed, lr [K], task) -> state, terms of the last step run.
 
     jit specialises it twice: for the first task (prev is None) and for all later ones.
@@ -57,8 +57,8 @@ def make_step(objective: Objective, layout: Layout, seed: int) -> Wrapped:
         task: Task,
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         images, labels, mask = layout.constrain((images, labels, mask))
-        augment_key = jax.random.fold_in(task_key(seed, task.number, _AUGMENT), state.step)
-        loss_key = jax.random.fold_in(task_key(seed, task.number, _LOSS), state.step)
+        augment_key = jax.random.fold_in(task_key(task.seed, task.number, _AUGMENT), state.step)
+        loss_key = jax.random.fold_in(task_key(task.seed, task.number, _LOSS), state.step)
         batch = objective.batch(augment_key, images, labels, mask, task)
         grads, parts = _gradient(objective, state, prev, batch, task, loss_key)
         transform = objective.optimizer(lr, task, state.trainable)

@@ -79,8 +79,8 @@ class Training:
         self.batch_size = self.options.batch_size
         self.stages: list[Stage] = []  # rows share them, and with them the forward passes' time
         self.snapshots: list[Any] = []
-        self._begin = make_begin(self.objective, parts.config.seed)
-        self._step = make_step(self.objective, features.images.layout, parts.config.seed)
+        self._begin = make_begin(self.objective)
+        self._step = make_step(self.objective, features.images.layout)
         self._begin_task(0)
         self.end_task()
         self._begin_task(1)

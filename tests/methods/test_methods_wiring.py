@@ -140,7 +140,7 @@ def test_two_programs_per_objective(name, devices, monkeypatch):
     images, layout = features.images, features.images.layout
     objective = make_objective(name, features.parts)
     batches = TrainingBatches(images, objective.train or features.parts.config.train)
-    begin, step, programs = make_begin(objective, 0), make_step(objective, layout, 0), Programs()
+    begin, step, programs = make_begin(objective), make_step(objective, layout), Programs()
     lr, prev = layout.replicate(np.full(1, 1e-3, np.float32)), None
     for index in range(3):
         task = make_task(images, 2e-4, index)

@@ -1,8 +1,11 @@
 """Ten tasks are compiled as often as two: what grows with the run is traced, not compiled in."""
 
+import secrets
+
 import jax
 import pytest
 import tiny_run
+from support import unpainted
 
 from rose_jax import experiment
 from rose_jax.runtime.sharding import Layout
@@ -45,3 +48,21 @@ def test_two_training_programs_in_ten_tasks(ten_tasks):
 def test_streams_compile_once_per_row_in_ten_stages(ten_tasks):
     """Rows that evolve have two programs: the first stage, which has no old encoder, and all others."""
     assert sum("stream_batches" in name for name in ten_tasks[1]) == 1 + 1 + 2 + 2, ten_tasks[1]
+
+
+def test_another_seed_compiles_nothing(finished, tmp_path):
+    """Seeds are traced: what a sweep's first run has compiled, the others read from the cache."""
+    config, missed = tiny_run.get_config(), []
+    config.seed = secrets.randbelow(2**32)  # one that no earlier session has compiled, if it had to be
+
+    def note(event, **kwargs):
+        if event == "/jax/compilation_cache/cache_misses":
+            missed.append(event)
+
+    jax.monitoring.register_event_listener(note)
+    try:
+        with unpainted():
+            experiment.run(config, tmp_path / "run", layout=Layout(jax.devices()[:1]))
+    finally:
+        jax.monitoring.unregister_event_listener(note)
+    assert not missed

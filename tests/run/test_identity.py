@@ -160,11 +160,17 @@ def test_a_trajectory_knows_its_own_options():
     assert not {"pass_.distill_weight", "pass_.recipe.later.lr"} & set(keys)
 
 
+def train_otherwise(monkeypatch):
+    """From other weights, as other code might."""
+    real = trajectory.make_begin
+    other = lambda begin: lambda prev, task: begin(prev, task._replace(seed=task.seed + 1))  # noqa: E731
+    monkeypatch.setattr(trajectory, "make_begin", lambda objective: other(real(objective)))
+
+
 def test_encoders_trained_anew_never_meet_old_scores(workdir, done, monkeypatch):
     """Checkpoints deleted, then retrained by other code: what stands in for it is another seed of the weights."""
     shutil.rmtree(workdir / "checkpoints" / "base")
-    real = trajectory.make_begin
-    monkeypatch.setattr(trajectory, "make_begin", lambda objective, seed: real(objective, seed + 1))
+    train_otherwise(monkeypatch)
     run(workdir, methods=("base",))
     assert done["trained"] == [0, 1]
     assert done["streamed"] == ["base", "base"]
@@ -183,8 +189,7 @@ def test_the_same_encoders_trained_again_find_their_scores(workdir, done):
 
 def test_one_outcome_file_per_row_stage_and_options(workdir, monkeypatch):
     shutil.rmtree(workdir / "checkpoints" / "base")
-    real = trajectory.make_begin
-    monkeypatch.setattr(trajectory, "make_begin", lambda objective, seed: real(objective, seed + 1))
+    train_otherwise(monkeypatch)
     run(workdir)
     assert len(list((workdir / "scores").glob("rose_*_stage_001.npz"))) == 1, (
         "of encoders that are gone none stays"

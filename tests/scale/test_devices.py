@@ -54,7 +54,7 @@ class Built(NamedTuple):
         return make_task(self.images, 2e-4, index)
 
     def begin(self, prev, index):
-        return self.layout.replicate(make_begin(self.objective, 0)(prev, self.task(index)))
+        return self.layout.replicate(make_begin(self.objective)(prev, self.task(index)))
 
     def view(self, index, snapshots=(), stream=None):
         stream = np.empty(0, int) if stream is None else stream
@@ -77,7 +77,7 @@ def snapshot_of(state):
 def train(made, devices, steps, common_first=None):
     """So many steps of both tasks; the second starts from `common_first` if it is given."""
     built, states, prev = build(made, devices), [], None
-    step = make_step(built.objective, built.layout, 0)
+    step = make_step(built.objective, built.layout)
     for index in range(2):
         states.append(jax.device_get(some_steps(built, step, built.begin(prev, index), prev, index, steps)))
         prev = built.layout.replicate(snapshot_of(common_first or states[-1]))
@@ -160,14 +160,14 @@ def second_tasks(made, name):
         options.recipe.batch_size = 20
 
     built = build(made, 1, name)
-    step = make_step(built.objective, built.layout, 0)
+    step = make_step(built.objective, built.layout)
     state = some_steps(built, step, built.begin(None, 0), None, 0, 3)
     snapshot = built.objective.finish(state.trainable, state.kept, None, built.view(0), built.task(0))
     ends = []
     for devices in (1, 8):
         built = build(made, devices, name)
         prev = built.layout.replicate(jax.device_get(snapshot))
-        step = make_step(built.objective, built.layout, 0)
+        step = make_step(built.objective, built.layout)
         ends.append(some_steps(built, step, built.begin(prev, 1), prev, 1, 3))
     return ends
 
@@ -212,9 +212,9 @@ def test_the_same_snapshots_stream_alike_on_one_and_eight_devices(alone):
 
 def test_bfloat16_encoders_keep_everything_else_float32():
     built = build(config("bfloat16"), 1)
-    state = jax.eval_shape(make_begin(built.objective, 0), None, built.task(0))
+    state = jax.eval_shape(make_begin(built.objective), None, built.task(0))
     feed, _ = next(built.batches.feeds(0, 0, 1))
-    step, lr = make_step(built.objective, built.layout, 0), np.ones(1, np.float32)
+    step, lr = make_step(built.objective, built.layout), np.ones(1, np.float32)
     after, terms = jax.eval_shape(step, state, None, built.images.resident("train"), feed, lr, built.task(0))
     floats = [leaf.dtype for leaf in jax.tree.leaves((after, terms)) if leaf.dtype.kind == "f"]
     assert set(floats) == {np.dtype("float32")}

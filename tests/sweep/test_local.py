@@ -93,6 +93,8 @@ def test_a_child_that_is_killed_is_named_with_the_end_of_its_log(here):
     assert last_lines(tasks[0], 9) == ["loss  [31mNaN"]
     assert state(tasks[0]) == "FAILED, killed by SIGKILL; was the machine out of memory?"
     assert shown.getvalue().count("FAILED") == 2
+    tasks[0].code = 75
+    assert state(tasks[0]) == "stopped, and saved before"
 
 
 def test_a_terminal_has_a_live_line_for_each_run(here):

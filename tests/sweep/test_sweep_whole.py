@@ -88,7 +88,7 @@ def test_the_same_sweep_on_two_ray_nodes_one_of_which_dies(singles, tmp_path):
 
     alone, env = singles
     (tmp_path / "tiny.py").write_text(TINY)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         arguments = ("--config", "tiny.py", "--seeds", ",".join(map(str, SEEDS)), ROWS, "--ray", cluster.address)

@@ -48,11 +48,11 @@ def feed(rng, n=16, low=2, high=4):
 def test_update_is_sgd_with_l2_and_adam_for_the_projector(parts, one_device):
     config, encoder, objective = parts
     rng = np.random.default_rng(0)
-    first = make_begin(objective, 0)(None, task(0, 0, 2))
+    first = make_begin(objective)(None, task(0, 0, 2))
     prev = snapshot(first, encoder.feature_dim)
     now = task(1, 2, 2)
-    state = make_begin(objective, 1)(prev, now)
-    step = make_step(objective, one_device, 0)
+    state = make_begin(objective)(prev, now)
+    step = make_step(objective, one_device)
 
     def loss(trainable, stats, batch):
         made = objective.batch(jax.random.key(0), batch.images, batch.labels, batch.mask, now)
@@ -85,10 +85,10 @@ def test_update_is_sgd_with_l2_and_adam_for_the_projector(parts, one_device):
 
 def test_begin_keeps_old_rows_and_renews_the_others(parts):
     _, encoder, objective = parts
-    first = make_begin(objective, 0)(None, task(0, 0, 2))
+    first = make_begin(objective)(None, task(0, 0, 2))
     prev = snapshot(first, encoder.feature_dim)
     prev = prev._replace(head=prev.head | {"weight": prev.head["weight"] * 0, "scale": jnp.float32(7)})
-    state = make_begin(objective, 0)(prev, task(1, 2, 2))
+    state = make_begin(objective)(prev, task(1, 2, 2))
     head = state.trainable["head"]
     assert not np.any(head["weight"][:2])
     assert (np.abs(head["weight"][2:]).sum(1) > 0).all()
@@ -109,11 +109,11 @@ def test_several_steps_in_one_call_equal_single_ones(parts, one_device):
     data = {"images": jnp.asarray(flatten(images)), "labels": jnp.asarray(rng.integers(0, 2, 40).astype(np.int32))}
     rows = rng.integers(0, 40, (3, 4)).astype(np.int32)
     mask, now = np.ones(4, bool), task(0, 0, 2)
-    step = make_step(objective, one_device, 0)
-    together = make_begin(objective, 0)(None, now)
+    step = make_step(objective, one_device)
+    together = make_begin(objective)(None, now)
     lr = np.full(3, 0.01, np.float32)
     together, _ = step(together, None, data, Feed(rows, None, None, mask, np.int32(2)), lr, now)
-    single = make_begin(objective, 0)(None, now)
+    single = make_begin(objective)(None, now)
     for i in range(2):
         single, _ = step(single, None, data, Feed(rows[i : i + 1], None, None, mask, np.int32(1)), lr[:1], now)
     assert int(together.step) == int(single.step) == 2
