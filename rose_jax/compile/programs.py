@@ -145,4 +145,5 @@ def _streams(scorer: Scorer, features: Features, snapshots: list[Snapshot], targ
             given = (features.images.layout.replicate(state), batch)
             named = f"{scorer.name}: {'stream' if scorer.program_name(stage) == 'moving' else 'first stage'}"
             yield Program(named, scorer.stream(stage), given, target, "image", math.prod(batch.valid.shape))
-        scorer.restart(scorer.end(view, StreamResult(state, np.empty(0, np.int32), 0.0, {}), unmoved))
+        nothing = StreamResult(state, np.empty(0, np.int32), 0.0, {}, np.empty(0, np.float32))
+        scorer.restart(scorer.end(view, nothing, unmoved))

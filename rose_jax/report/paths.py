@@ -48,7 +48,8 @@ def draw(data: Mapping[str, Any]) -> Figure | None:
 def _cloud(axes: Axes, points: np.ndarray, labels: np.ndarray) -> None:
     for number in np.unique(labels):
         color = style.NEW_CLASS if number < 0 else style.class_color(number)
-        axes.scatter(*points[labels == number].T, s=9, color=color, alpha=0.35, linewidths=0, zorder=1)
+        x, y = points[labels == number].T
+        axes.scatter(x, y, s=9, color=color, alpha=0.35, linewidths=0, zorder=1)
 
 
 def _way(axes: Axes, path: np.ndarray, truth: np.ndarray, name: str, color: str) -> None:

@@ -97,5 +97,5 @@ def test_a_hostile_name_runs_nothing(make_run, tmp_path, no_drawing):
     page = report.write(make_run(methods=(HOSTILE, "rose"))).html
     dom, log = browse(page, tmp_path, "--dump-dom")
     assert re.search(r"<title>(.*?)</title>", dom).group(1) == "rose_jax: CIFAR-100 cold 3"
-    assert dom.count("<img") == 7
+    assert dom.count("<img") == 8
     assert "CONSOLE" not in log

@@ -235,7 +235,7 @@ def test_budgeted_evolution_spends_a_quarter_on_the_old_encoder(workdir, monkeyp
     monkeypatch.setattr(Features, "encode", encode)
     first = run(workdir, methods=("rose",), evolution__evolve_every=4)
     stream = len(np.load(next((workdir / "scores").glob("rose_*_stage_001.npz")))["predictions"])
-    assert sorted(passed) == [-(-stream // 4), stream // 2, stream], (
-        "f_0 at stage 0; f_1 of all and f_0 of a quarter at stage 1"
+    assert sorted(passed) == [-(-stream // 4), stream // 2, stream, stream], (
+        "f_0 at stage 0; f_1 of all and f_0 of a quarter at stage 1; f_1 of those that the plane shows"
     )
     assert first["scores"]["rose"]["ms_per_image"] > 0

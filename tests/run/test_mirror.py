@@ -122,7 +122,7 @@ def test_damaged_and_half_written_copies_are_recognised(tmp_path, caplog):
     run.mkdir()
     Mirror(url, run).fill()
     assert content(run) == before, "the manifest before is whole"
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     # If none is whole: what is damaged is left out and named, and a snapshot without it does not count.
     shutil.rmtree(run)
     run.mkdir()

@@ -185,8 +185,8 @@ def main_on_one_device(monkeypatch):
     one, real = Layout(jax.devices()[:1]), experiment.run
     monkeypatch.setattr(experiment, "run", lambda *a, **k: real(*a, layout=one, **k))
     monkeypatch.setattr(main_lib, "_CONFIG", SimpleNamespace(value=small_config()))
-    monkeypatch.setattr(main_lib, "_config_file", small_config)
-    return lambda workdir: call_main("--workdir", workdir)
+    monkeypatch.setattr(main_lib.commandline, "load_unchanged", lambda file: small_config())
+    return lambda workdir: call_main("--config", "configs/digits_cold5.py", "--workdir", workdir)
 
 
 @pytest.mark.parametrize(

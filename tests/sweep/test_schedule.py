@@ -114,8 +114,22 @@ def test_what_has_begun_has_logged_since_it_was_started(tmp_path):
     assert not schedule.has_begun(task), "those lines are of an earlier start"
 
 
+@pytest.fixture
+def plain_signals():
+    """Handlers as a terminal leaves them; nohup, and a shell in the background, have some ignored."""
+    plain = {
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in plain.items()}
+    yield plain
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGHUP, 75)])
-def test_a_signal_reaches_all_that_run_and_nothing_new_is_started(tmp_path, number, code):
+def test_a_signal_reaches_all_that_run_and_nothing_new_is_started(tmp_path, number, code, plain_signals):
     tasks = make(tmp_path, a="1", b="2", c="3")
     executor = FakeExecutor(2, lengths={"a": 10**9, "b": 10**9})
 
@@ -130,4 +144,4 @@ def test_a_signal_reaches_all_that_run_and_nothing_new_is_started(tmp_path, numb
     assert [job.stopped for job in executor.jobs] == [[passed_on], [passed_on]]
     assert [task.code for task in tasks] == [75, 75, None]
     assert signals.exit_code == code
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(number) is plain_signals[number]
