@@ -26,7 +26,7 @@ from rose_jax.evolution.core import (
     move,
     transposed_matmul,
 )
-from rose_jax.evolution.linalg import eliminate, finish_solve, half_solve, interleave
+from rose_jax.evolution.linalg import eliminate, factor, finish_solve, half_solve, interleave
 from rose_jax.runtime.target import target
 
 _CHUNK = 512  # at most so many images between two calls of `refresh_sums`
@@ -173,7 +173,7 @@ def blocked(
     def drift_map(state: BlockedState) -> Array:
         dim = state.projector.shape[0]
         cross = state.sums[:, dim:] if state.metric is None else plain_residual(state)[1]
-        chol = factor(state.sums)
+        chol = factor(gram_of(state.sums))
         # V H as (Hᵀ V)ᵀ, because the solves act on rows
         solution = state.projector + finish_solve(chol, half_solve(chol, cross.T)).T
         return jnp.where(jnp.isfinite(solution).all(), solution, state.projector)
@@ -195,7 +195,7 @@ def with_metric(state: BlockedState, metric: Metric) -> BlockedState:
         measured_projector=matmul(state.projector, metric.transform),
         metric=metric,
     )
-    moved = moved_prototypes(state, factor(state.sums))
+    moved = moved_prototypes(state, factor(gram_of(state.sums)))
     return state._replace(moved=jnp.where(jnp.isfinite(moved).all(), moved, state.anchor))
 
 
@@ -254,7 +254,7 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
     residual = interleave(events.residual_in, events.residual_out)
     signs = jnp.where(jnp.arange(2 * images) % 2 == 0, 1, -1).astype(sums.dtype)
 
-    chol = factor(sums)
+    chol = factor(gram_of(sums))
     half = half_solve(chol, jnp.concatenate([old, jnp.where(state.moves[:, None], state.prototypes, 0)]))
     leverage = matmul(half, half[: 2 * images].T)  # A = U V Uᵀ over p V Uᵀ: [2b + C, 2b]
     shift = matmul(finish_solve(chol, half), sums[:, dim:])  # U (W - W₀) over p (W - W₀)
@@ -306,7 +306,7 @@ def advance_group(state: BlockedState, events: Events) -> tuple[BlockedState, Ar
     signed = jnp.concatenate([events.old_in, -events.old_out])
     residual = jnp.concatenate([events.residual_in, events.residual_out])
     sums = state.sums + transposed_matmul(signed, jnp.concatenate([old, residual], axis=1))
-    chol = factor(sums)
+    chol = factor(gram_of(sums))
     moved = moved_prototypes(state._replace(sums=sums), chol)
     finite = jnp.isfinite(moved).all()
     moved = jnp.where(finite, moved, state.moved)
@@ -329,9 +329,9 @@ def moved_prototypes(state: BlockedState, chol: Array) -> Array:
     return state.anchor + matmul(finish_solve(chol, half), state.sums[:, state.sums.shape[0] :])
 
 
-def factor(sums: Array) -> Array:
-    """The lower Cholesky factor of G + λI; NaN where that is not positive definite."""
-    return jax.lax.linalg.cholesky(sums[:, : sums.shape[0]], symmetrize_input=False)
+def gram_of(sums: Array) -> Array:
+    """G + λI [d, d], the left half of the sums."""
+    return sums[:, : sums.shape[0]]
 
 
 def make_sums(old: Array, residual: Array, lam: Array) -> Array:

@@ -93,11 +93,21 @@ def ldl(matrix: Array, panel: int = 16) -> tuple[Array, Array]:
     return jnp.triu(upper / pivots[:, None], 1).T + jnp.eye(size, dtype=matrix.dtype), pivots
 
 
+def factor(matrix: Array) -> Array:
+    """The lower Cholesky factor C of a symmetric matrix, read from its upper triangle; NaN if that is not positive definite."""
+    return _by_columns(jax.lax.linalg.cholesky(matrix.T, symmetrize_input=False))
+
+
 def half_solve(chol: Array, rows: Array) -> Array:
     """rows @ C⁻ᵀ for a lower Cholesky factor C: inner products of the result are those under (C Cᵀ)⁻¹."""
-    return triangular_solve(chol, rows, left_side=False, lower=True, transpose_a=True)
+    return _by_columns(triangular_solve(chol, rows.T, left_side=True, lower=True)).T
 
 
 def finish_solve(chol: Array, half: Array) -> Array:
     """half @ C⁻¹, so that finish_solve(chol, half_solve(chol, rows)) = rows @ (C Cᵀ)⁻¹."""
-    return triangular_solve(chol, half, left_side=False, lower=True)
+    return _by_columns(triangular_solve(chol, half.T, left_side=True, lower=True, transpose_a=True)).T
+
+
+def _by_columns(matrix: Array) -> Array:
+    """The same, kept as LAPACK leaves it: without the barrier XLA turns matrices round between one call and the next."""
+    return jax.lax.optimization_barrier(matrix.T).T if target().platform == "cpu" else matrix

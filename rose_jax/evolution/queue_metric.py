@@ -8,18 +8,17 @@ the solve's own Gram matrix does, so the same leading blocks of one LDLᵀ give 
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from rose_jax.evolution.core import Metric, QueueMetric, matmul, score_table, transposed_matmul
-from rose_jax.evolution.linalg import eliminate, half_solve, interleave
+from rose_jax.evolution.linalg import eliminate, factor, half_solve, interleave
 
 
 class NewGram(NamedTuple):
     """G of the queue's new features."""
 
-    matrix: Array  # [d, d] Q'ᵀQ' + λI
+    matrix: Array  # [d, d] Q'ᵀQ' + λI, of which `factor` reads the upper triangle; the other may be out of date
     lam: Array  # [] λ, fixed at stage start
     peak: Array  # []: the largest trace since the matrix was last recomputed
 
@@ -50,9 +49,12 @@ def rebuilt(new: Array, gram: NewGram) -> NewGram:
 
 
 def changed(matrix: Array, z: Array, stays: Array, new_out: Array) -> Array:
-    """G [d, d] after those of the rows z [n, d] that stay have come in, and others have left."""
+    """G [d, d] after those of the rows z [n, d] that stay have come in, and others have left: its upper triangle."""
     new_in = jnp.where(stays[:, None], z, 0)
-    return matrix + transposed_matmul(jnp.concatenate([new_in, -new_out]), jnp.concatenate([new_in, new_out]))
+    signed, rows = jnp.concatenate([new_in, -new_out]), jnp.concatenate([new_in, new_out])
+    half = len(matrix) // 2
+    matrix = matrix.at[:half].add(transposed_matmul(signed[:, :half], rows))
+    return matrix.at[half:, half:].add(transposed_matmul(signed[:, half:], rows[:, half:]))
 
 
 def fell(gram: NewGram) -> tuple[Array, Array]:
@@ -88,7 +90,7 @@ def block_scores(matrix: Array, block: Block) -> tuple[Array, Array]:
     rows = jnp.concatenate([block.z, block.new_out, block.directions, block.moved])
     chol = factor(matrix)
     factored = jnp.isfinite(chol[-1, -1])
-    half = half_solve(jnp.where(factored, chol, jnp.eye(len(chol))), rows)  # without a metric: the plain cosine
+    half = jnp.where(factored, half_solve(chol, rows), rows)  # without a metric: the plain cosine
     fixed = half[2 * images :]  # F over M
     products = matmul(half[: 2 * images], half.T)  # of z and what leaves with all rows
     along = matmul(half[2 * images : 2 * images + events], fixed.T)  # of F with F and M
@@ -127,8 +129,3 @@ def block_scores(matrix: Array, block: Block) -> tuple[Array, Array]:
     norms = jnp.sqrt(jnp.maximum(own, 0))[:, None] * jnp.sqrt(jnp.maximum(squares, 0))
     whole = matmul(block.sees, (~usable)[:, None].astype(dots.dtype))[:, 0] == 0
     return dots / jnp.maximum(norms, jnp.finfo(dots.dtype).tiny), whole
-
-
-def factor(matrix: Array) -> Array:
-    """The lower Cholesky factor; NaN where the matrix is not positive definite."""
-    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
