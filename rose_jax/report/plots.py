@@ -35,6 +35,7 @@ from rose_jax.report.runs import Number, finite, one_line
 
 Data = Mapping[str, Any]
 
+LEGEND_LINE = 0.22  # inches
 LEAST_RANGE = 2.0  # points of accuracy that the y axis of a line plot spans at least
 # Dash and marker of a method's variants; the first is the method's own look.
 VARIANTS = (None, ("-.", "<"), (":", "X"), ("--", "P"), ("-.", "d"))
@@ -120,10 +121,12 @@ def _lines(data: Data) -> Figure | None:
     if not panels:
         return None
     longest = max(len(_label(one)) for panel in panels for one in panel["series"])
-    size = (7.8 if longest > 24 else 6.6, 3.9 if len(panels) == 1 else 3.1 * len(panels))  # room for the legend
-    figure = Figure(figsize=size, layout="constrained")
+    # Room for the legend, which lists every line beside its panel.
+    width, height = 7.8 if longest > 24 else 6.6, 3.9 if len(panels) == 1 else 3.1
+    heights = [max(height, LEGEND_LINE * (len(panel["series"]) + 1)) for panel in panels]
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     alike = not any("y" in panel for panel in panels)
-    grid = figure.subplots(len(panels), 1, sharey=alike, squeeze=False)[:, 0]
+    grid = figure.subplots(len(panels), 1, sharey=alike, squeeze=False, height_ratios=heights)[:, 0]
     for axes, panel in zip(grid, panels, strict=True):
         _line_panel(axes, panel["series"], bool(data.get("log_x")), LEAST_RANGE if alike else 0.0)
         axes.set(xlabel=one_line(data["x"]), ylabel=one_line(panel.get("y", data.get("y", ""))))

@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.container import BarContainer
 from PIL import Image
@@ -109,6 +110,15 @@ def test_curves_show_the_mean_over_seeds(make_run):
         )
     last = [line[-1] for line in lines.values()]
     assert last == sorted(last, reverse=True)  # legend in the order of the right edge
+
+
+def test_the_legend_of_forty_rows_lies_inside_the_figure():
+    lines = [plots.by_stage(f"row {i}", f"row {i}", [[90.0, 50.0 + i]]) for i in range(40)]
+    figure = drawn(plots.stage_lines(*lines))
+    FigureCanvasAgg(figure).draw()  # which also lays it out
+    legend = figure.axes[0].get_legend().get_window_extent()
+    assert 0 <= legend.y0 < legend.y1 <= figure.bbox.height
+    assert legend.x1 <= figure.bbox.width
 
 
 def test_old_and_new_classes_have_a_bar_each(make_run):
