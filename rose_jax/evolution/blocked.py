@@ -26,7 +26,7 @@ from rose_jax.evolution.core import (
     move,
     transposed_matmul,
 )
-from rose_jax.evolution.linalg import eliminate, factor, finish_solve, half_solve, interleave
+from rose_jax.evolution.linalg import eliminations, factor, finish_solve, half_solve, interleave
 from rose_jax.runtime.target import target
 
 _CHUNK = 512  # at most so many images between two calls of `refresh_sums`
@@ -261,7 +261,13 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
     moved = state.anchor + shift[2 * images :]  # M = p W [C, d]
 
     right = jnp.concatenate([leverage[2 * images :].T, residual - shift[: 2 * images]], axis=1)
-    right, pivots = eliminate(jnp.diag(signs) + leverage[: 2 * images], right)
+    matrices, in_metric = [jnp.diag(signs) + leverage[: 2 * images]], None
+    if gram is not None and events.new_out is not None:
+        in_metric = queue_metric.begin_block(gram.matrix, events.z, events.stays, events.new_out)
+        matrices.append(in_metric.matrix)
+        gram = gram._replace(matrix=queue_metric.changed(gram.matrix, events.z, events.stays, events.new_out))
+    eliminate, *eliminate_in_metric = eliminations(*matrices)
+    right, pivots = eliminate(right)
     weights, directions = right[:, :-dim] / pivots[:, None], right[:, -dim:]  # β [2b, C], F [2b, d]
 
     # Pivots of entering pairs are > 0, of leaving pairs < 0. From the first group on where rounding breaks this,
@@ -277,7 +283,7 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
     # p W_k = M + Σ_{j ≤ k} β_j F_j, where k is the last event of the image's group
     group = jnp.arange(images) // granularity
     sees = (jnp.arange(2 * images)[None, :] // (2 * granularity) <= group[:, None]).astype(sums.dtype)
-    if gram is None or events.new_out is None:
+    if in_metric is None:
         dots = matmul(events.z, moved.T) + matmul(sees * matmul(events.z, directions.T), weights)
         among = matmul(directions, directions.T)
         cross = matmul(directions, moved.T) + matmul(jnp.tril(among, -1), weights)  # F_k · p W_{k-1}
@@ -287,11 +293,10 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
         compare = core.compare_of(state.metric)
         scores = core.finish_scores(dots, events.z, lengths, state.seen, events.bad, compare)
     else:
-        block = queue_metric.Block(events.z, events.stays, events.new_out, moved, weights, directions, sees)
-        scores, current = queue_metric.block_scores(gram.matrix, block)
+        moves = queue_metric.Moves(moved, weights, directions, sees)
+        scores, current = queue_metric.block_scores(in_metric, moves, *eliminate_in_metric)
         scores = core.mask_scores(scores, state.seen, events.bad)
         usable &= current.reshape(-1, granularity).all(axis=1)
-        gram = gram._replace(matrix=queue_metric.changed(gram.matrix, events.z, events.stays, events.new_out))
 
     updates = events.enters.reshape(-1, granularity).any(axis=1)
     ill_posed = core.ill_posed(jnp.diagonal(chol) ** 2, state.lam)

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from rose_jax.evolution.core import Metric, QueueMetric, matmul, score_table, transposed_matmul
-from rose_jax.evolution.linalg import eliminate, factor, half_solve, interleave
+from rose_jax.evolution.linalg import Elimination, factor, half_solve, interleave
 
 
 class NewGram(NamedTuple):
@@ -24,14 +25,22 @@ class NewGram(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block of b images: what the solve found, and the new features that come and go."""
+    """The new features that come and go with b images, in the coordinates of G = C Cᵀ at the block's start."""
 
-    z: Array  # [b, d] z_new
     stays: Array  # bool [b], whether z enters the queue
-    new_out: Array  # [b, d], zero where no pair leaves
-    moved: Array  # M [C, d], prototypes at the block's start
-    weights: Array  # β [2b, C] and
-    directions: Array  # F [2b, d]: after k events prototypes are M + Σ_{j ≤ k} β_j F_j
+    chol: Array  # C [d, d]
+    factored: Array  # bool []: else C = I, the plain cosine
+    half: Array  # [2b, d] h(x) = C⁻¹x of z over what leaves
+    products: Array  # [2b, 2b] of these
+    matrix: Array  # [2b, 2b] S + U G⁻¹ Uᵀ, U the features that come (s = +1) and go (-1) in turn
+
+
+class Moves(NamedTuple):
+    """What the solve found for a block: after k events prototypes are M + Σ_{j ≤ k} β_j F_j."""
+
+    moved: Array  # M [C, d]
+    weights: Array  # β [2b, C]
+    directions: Array  # F [2b, d]
     sees: Array  # [b, 2b], 1 where the event comes before the image's score
 
 
@@ -52,9 +61,11 @@ def changed(matrix: Array, z: Array, stays: Array, new_out: Array) -> Array:
     """G [d, d] after those of the rows z [n, d] that stay have come in, and others have left: its upper triangle."""
     new_in = jnp.where(stays[:, None], z, 0)
     signed, rows = jnp.concatenate([new_in, -new_out]), jnp.concatenate([new_in, new_out])
-    half = len(matrix) // 2
-    matrix = matrix.at[:half].add(transposed_matmul(signed[:, :half], rows))
-    return matrix.at[half:, half:].add(transposed_matmul(signed[:, half:], rows[:, half:]))
+    strip, strips = max(1, len(matrix) // 4), []
+    for start in range(0, len(matrix), strip):
+        change = transposed_matmul(signed[:, start : start + strip], rows[:, start:])
+        strips.append(matrix[start : start + strip] + jnp.pad(change, ((0, 0), (start, 0))))
+    return jnp.concatenate(strips)
 
 
 def fell(gram: NewGram) -> tuple[Array, Array]:
@@ -79,53 +90,71 @@ def scores_now(matrix: Array, z: Array, table: Array, seen: Array, bad: Array) -
     return score_table(half[: len(z)], half[len(z) :], seen, bad)
 
 
-def block_scores(matrix: Array, block: Block) -> tuple[Array, Array]:
-    """Cosines [b, C] of each image after its own events, and whether G could be updated to that point, bool [b].
-
-    With G = C Cᵀ at the block's start, h(x) = C⁻¹x, U the features that come (s = +1) and go (-1), S + U G⁻¹ Uᵀ = L D Lᵀ
-    and g(x) = L⁻¹ U G⁻¹ x, the product of x and y in the metric after k events is
-    B_k(x, y) = h(x)·h(y) - Σ_{l ≤ k} g_l(x) g_l(y) / D_l.
-    """
-    images, events = block.sees.shape
-    rows = jnp.concatenate([block.z, block.new_out, block.directions, block.moved])
+def begin_block(matrix: Array, z: Array, stays: Array, new_out: Array) -> Block:
+    """z, new_out: [b, d], zero where no pair leaves."""
     chol = factor(matrix)
     factored = jnp.isfinite(chol[-1, -1])
-    half = jnp.where(factored, half_solve(chol, rows), rows)  # without a metric: the plain cosine
-    fixed = half[2 * images :]  # F over M
-    products = matmul(half[: 2 * images], half.T)  # of z and what leaves with all rows
-    along = matmul(half[2 * images : 2 * images + events], fixed.T)  # of F with F and M
-
-    def come_and_go(x: Array) -> Array:
-        """Rows of z where it stays, each before the one that leaves for it: [b, n] and [b, n] -> [2b, n]."""
-        return interleave(jnp.where(block.stays[:, None], x[:images], 0), x[images:])
-
-    signs = jnp.where(jnp.arange(events) % 2 == 0, 1, -1).astype(matrix.dtype)
-    right = come_and_go(products)  # U G⁻¹ (z, what leaves, F, M)
-    within, pivots = eliminate(
-        jnp.diag(signs) + come_and_go(right[:, : 2 * images].T),
-        jnp.concatenate([right[:, :images], right[:, 2 * images :]], axis=1),
+    chol = jnp.where(factored, chol, jnp.eye(len(chol), dtype=chol.dtype))
+    half = half_solve(chol, jnp.concatenate([z, new_out]))
+    products = matmul(half, half.T)
+    signs = _signs(len(half), matrix.dtype)
+    return Block(
+        stays,
+        chol,
+        factored,
+        half,
+        products,
+        jnp.diag(signs) + _come_and_go(_come_and_go(products, stays).T, stays),
     )
-    usable = (pivots * signs > 0) & jnp.isfinite(within).all(axis=1) & factored
+
+
+def block_scores(block: Block, moves: Moves, eliminate: Elimination) -> tuple[Array, Array]:
+    """Cosines [b, C] of each image after its own events, and whether G could be updated to that point, bool [b].
+
+    With S + U G⁻¹ Uᵀ = L D Lᵀ and g(x) = L⁻¹ U G⁻¹ x, the product of x and y in the metric after k events is
+    B_k(x, y) = h(x)·h(y) - Σ_{l ≤ k} g_l(x) g_l(y) / D_l.
+
+    eliminate: of block.matrix.
+    """
+    images, events = moves.sees.shape
+    fixed = half_solve(block.chol, jnp.concatenate([moves.directions, moves.moved]))  # F over M
+    # of z, what leaves and F with F and M
+    with_fixed = matmul(jnp.concatenate([block.half, fixed[:events]]), fixed.T)
+
+    signs = _signs(events, fixed.dtype)
+    right = jnp.concatenate([block.products[:, :images], with_fixed[:events]], axis=1)  # with z, F and M
+    within, pivots = eliminate(_come_and_go(right, block.stays))
+    usable = (pivots * signs > 0) & jnp.isfinite(within).all(axis=1) & block.factored
     usable = jnp.cumsum(~usable) == 0  # from the first event that rounding breaks, G stays as it is
     within = jnp.where(usable[:, None], within, 0)
     inverse = jnp.where(usable, 1 / pivots, 0)
     g_z, g_fixed = within[:, :images], within[:, images:]
     g_directions, g_moved = g_fixed[:, :events], g_fixed[:, events:]
-    weights = block.weights
+    weights = moves.weights
 
-    seen = block.sees * (g_z * inverse[:, None]).T  # g_l(z_i) / D_l of the events that image i sees
-    z_fixed = products[:images, 2 * images :] - matmul(seen, g_fixed)  # B_k(z_i, F_j) and B_k(z_i, M)
-    dots = z_fixed[:, events:] + matmul(block.sees * z_fixed[:, :events], weights)
-    own = jnp.diagonal(products)[:images] - jnp.sum(seen * g_z.T, axis=1)
+    seen = moves.sees * (g_z * inverse[:, None]).T  # g_l(z_i) / D_l of the events that image i sees
+    z_fixed = with_fixed[:images] - matmul(seen, g_fixed)  # B_k(z_i, F_j) and B_k(z_i, M)
+    dots = z_fixed[:, events:] + matmul(moves.sees * z_fixed[:, :events], weights)
+    own = jnp.diagonal(block.products)[:images] - jnp.sum(seen * g_z.T, axis=1)
 
     # ‖p W_k‖² in the metric after k events, event by event: first G changes, then the prototype.
     before = jnp.tril(g_directions.T * inverse[None, :])  # [k, l]: g_l(F_k) / D_l, l ≤ k
-    along = along - matmul(before, g_fixed)  # B_k(F_k, F_j) and B_k(F_k, M)
+    along = with_fixed[events:] - matmul(before, g_fixed)  # B_k(F_k, F_j) and B_k(F_k, M)
     shrinks = inverse[:, None] * jnp.square(g_moved + matmul(jnp.tril(g_directions, -1), weights))
     cross = along[:, events:] + matmul(jnp.tril(along[:, :events], -1), weights)
     growth = weights * (2 * cross + weights * jnp.diagonal(along)[:, None]) - shrinks
-    squares = jnp.sum(fixed[events:] ** 2, axis=1)[None, :] + matmul(block.sees, growth)
+    squares = jnp.sum(fixed[events:] ** 2, axis=1)[None, :] + matmul(moves.sees, growth)
 
     norms = jnp.sqrt(jnp.maximum(own, 0))[:, None] * jnp.sqrt(jnp.maximum(squares, 0))
-    whole = matmul(block.sees, (~usable)[:, None].astype(dots.dtype))[:, 0] == 0
+    whole = matmul(moves.sees, (~usable)[:, None].astype(dots.dtype))[:, 0] == 0
     return dots / jnp.maximum(norms, jnp.finfo(dots.dtype).tiny), whole
+
+
+def _come_and_go(x: Array, stays: Array) -> Array:
+    """Rows of z where it stays, each before the one that leaves for it: z over what leaves [2b, n] -> [2b, n]."""
+    images = len(stays)
+    return interleave(jnp.where(stays[:, None], x[:images], 0), x[images:])
+
+
+def _signs(events: int, dtype: DTypeLike) -> Array:
+    return jnp.where(jnp.arange(events) % 2 == 0, 1, -1).astype(dtype)

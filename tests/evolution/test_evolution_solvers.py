@@ -10,7 +10,7 @@ from evolution_reference import KEY, alg2, engine, features, queue_of, wrap
 
 from rose_jax.evolution import predict, ridge_for, rose
 from rose_jax.evolution.blocked import blocked
-from rose_jax.evolution.linalg import eliminate, eliminate_by_halves
+from rose_jax.evolution.linalg import eliminate_by_halves, eliminations
 
 both = pytest.mark.parametrize("solver", ["direct", "blocked"])
 
@@ -215,7 +215,15 @@ def test_short_queues_get_a_larger_ridge_and_a_note():
     assert ridge_for(3000, 512, 0.0) == (0.0, None)
 
 
-@pytest.mark.parametrize("elimination", [eliminate, eliminate_by_halves])
+def alone(matrix, right):
+    return eliminations(matrix)[0](right)
+
+
+def beside_another(matrix, right):
+    return eliminations(jnp.eye(len(matrix)), matrix)[1](right)
+
+
+@pytest.mark.parametrize("elimination", [alone, beside_another, eliminate_by_halves])
 @pytest.mark.parametrize("size", [1, 5, 16, 45])
 def test_elimination_has_leading_factors(elimination, size):
     """Of the leading block too: pivots are those of float64's LDLᵀ, and the right side is that of L⁻¹."""
