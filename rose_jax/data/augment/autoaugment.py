@@ -95,18 +95,21 @@ def draw(key: Array, batch: int) -> tuple[Array, Array]:
 
 def apply_policy(images: Array, sub_policy: Array, outcome: Array) -> Array:
     """Applies what `draw` returned. images: uint8 [B, H, W, 3]; sub_policy: [B]; outcome: [B, 2]."""
-    table, drawable_warps = _operation_table()
-    maps = warps.source_maps(drawable_warps, *images.shape[1:3])
-
-    def apply_slot(planes: Array, slot: Array) -> tuple[Array, None]:
-        operation, strength, warp = (part[sub_policy, slot, outcome[:, slot]] for part in map(jnp.asarray, table))
-        coloured = apply_colour(planes, operation, strength)
-        return jnp.where((warp > 0)[:, None, None, None], warps.warp(planes, maps, warp), coloured), None
-
-    # A loop, because XLA's CPU compiler would fuse both operations and repeat the first for every pixel that the
-    # second reads.
-    planes, _ = jax.lax.scan(apply_slot, jnp.moveaxis(images, -1, 1), jnp.arange(2))
+    planes = jnp.moveaxis(images, -1, 1)
+    for slot in range(2):
+        # Without the barrier XLA's CPU compiler would fuse both operations and repeat the first for every pixel that the
+        # second reads.
+        planes = _apply_slot(jax.lax.optimization_barrier(planes), slot, sub_policy, outcome[:, slot])
     return jnp.moveaxis(planes, 1, -1)
+
+
+def _apply_slot(planes: Array, slot: int, sub_policy: Array, outcome: Array) -> Array:
+    """The first or the second operation of each image's sub-policy. planes: uint8 [B, 3, H, W]; outcome: [B]."""
+    table, drawable_warps = _operation_table(slot)
+    operation, strength, warp = (part[sub_policy, outcome] for part in map(jnp.asarray, table))
+    maps = warps.source_maps(drawable_warps, *planes.shape[2:])
+    coloured = apply_colour(planes, operation, strength)
+    return jnp.where((warp > 0)[:, None, None, None], warps.warp(planes, maps, warp), coloured)
 
 
 def apply_colour(images: Array, operation: Array, strength: Array) -> Array:
@@ -143,20 +146,20 @@ def apply_colour(images: Array, operation: Array, strength: Array) -> Array:
 
 
 class _OperationTable(NamedTuple):
-    """What to do, for each sub-policy, slot and outcome. Each [25, 2, 3]."""
+    """What to do, for each sub-policy and outcome. Each [25, 3]."""
 
     colour: np.ndarray  # int32, index into COLOUR
     strength: np.ndarray  # float32, of the colour operation
     warp: np.ndarray  # int32, index into the drawable warps
 
 
-def _operation_table() -> tuple[_OperationTable, list[warps.Warp]]:
-    """The policy with its strengths filled in, and the distinct warps in it, of which the first is no warp."""
-    shape = (len(POLICY), 2, 3)
+def _operation_table(slot: int) -> tuple[_OperationTable, list[warps.Warp]]:
+    """The policy's first or second operations with their strengths, and the distinct warps in them after no warp."""
+    shape = (len(POLICY), 3)
     table = _OperationTable(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.int32))
     drawable: dict[warps.Warp, int] = {("identity", 0.0): 0}
-    for index in itertools.product(range(len(POLICY)), range(2), (MINUS, PLUS)):
-        sub_policy, slot, outcome = index
+    for index in itertools.product(range(len(POLICY)), (MINUS, PLUS)):
+        sub_policy, outcome = index
         operation = POLICY[sub_policy][slot]
         strength = signed_strength(operation, outcome)
         if operation.name in warps.GEOMETRIC:

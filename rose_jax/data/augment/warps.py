@@ -46,10 +46,14 @@ def warp(images: Array, maps: SourceMap, choice: Array) -> Array:
         picked = jnp.take_along_axis(packed, index.reshape(batch, -1), axis=1, mode="promise_in_bounds")
         return picked.reshape(batch, height, width)
 
-    taps = [tap(offset) for offset in (-1, 0, 1, 2)]
+    # Where no map has fractions (only shears have), a pixel comes from one place.
+    between = bool(np.any(maps.fraction))
+    taps = [tap(offset) for offset in ((-1, 0, 1, 2) if between else (0,))]
 
     def interpolate(channel: int) -> Array:
         """Pillow's cubic convolution (a = -1), in the order of terms that leaves flat areas exact."""
+        if not between:
+            return jnp.where(inside, (taps[0] >> 8 * channel) & 255, FILL)
         above, here, below, further = (((t >> 8 * channel) & 255).astype(jnp.float32) for t in taps)
         linear = below - above
         quadratic = 2 * (above - here) + below - further
