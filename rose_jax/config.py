@@ -349,6 +349,9 @@ class RotationOptions:
 
     weight: float = option(1.0, "of its cross-entropy", at_least=0)
     turns: str = choice(("all", "random"), "rotations of an image that are trained on; random: one of four")
+    moves_statistics: bool = option(
+        True, "rotated images move the trunk's running statistics too, as in TTT's code"
+    )
 
 
 @dataclass
@@ -359,6 +362,9 @@ class SimCLROptions:
     temperature: float = option(0.5, "of the contrast, also at test time", above=0)
     hidden: int = option(0, "units of the hidden layer; 0: as many as features", at_least=0)
     out: int = option(128, "outputs of the head", at_least=1)
+    moves_statistics: bool = option(
+        False, "the views' passes move the encoder's running statistics too, in training and at test time"
+    )
 
 
 @dataclass

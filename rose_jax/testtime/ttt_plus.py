@@ -73,10 +73,11 @@ def make(parts: Parts) -> Adaptation:
 
         def loss(params: PyTree) -> tuple[jax.Array, Any]:
             variables = {"params": params, "batch_stats": own.lasting["stats"]}
-            out, stats = encoder.apply(variables, views, norm="batch", mask=views_valid)
+            out, seen_in_views = encoder.apply(variables, views, norm="batch", mask=views_valid)
             contrast = losses.nt_xent(mlp(head, out["feature"]), views_valid, simclr.temperature)
             total = simclr.temperature / BASE_TEMPERATURE * contrast
-            variables = {"params": params, "batch_stats": stats}
+            if simclr.moves_statistics:
+                variables = {"params": params, "batch_stats": seen_in_views}
             out, stats = encoder.apply(variables, shown.images, norm="batch", mask=shown.valid)
             seen = {"feature": out["feature"], "head": mlp(head, out["feature"])}
             weight = jnp.concatenate([shown.valid, used]).astype(out["feature"].dtype)

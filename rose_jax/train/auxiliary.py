@@ -47,8 +47,8 @@ class Auxiliary(NamedTuple):
 def with_head(objective: Objective, parts: Parts, kind: str) -> Objective:
     """The objective plus a weighted auxiliary loss on images of the same batch.
 
-    It is for objectives that train `encoder` and keep the encoder's running statistics and nothing else. As in the
-    code of both methods, the auxiliary batch passes in statistics of its own and moves the running ones, too.
+    It is for objectives that train `encoder` and keep the encoder's running statistics and nothing else. The auxiliary
+    batch passes in statistics of its own, and by `moves_statistics` moves the running ones too.
     """
     task_of = {"rotation": rotation, "simclr": simclr}
     if kind not in task_of:
@@ -110,6 +110,8 @@ def rotation(parts: Parts) -> Auxiliary:
 
     def loss(head: PyTree, stats: PyTree, variables: PyTree, batch: Any) -> tuple[jax.Array, PyTree, PyTree]:
         term, stats, seen = rotation_loss(encoder, head, stats, variables, batch, "batch")
+        if not options.moves_statistics:
+            return term, stats, variables["batch_stats"]
         return term, stats, seen | last_stage(variables["batch_stats"])  # which these images do not pass
 
     def last_stage(tree: PyTree) -> PyTree:
@@ -147,7 +149,11 @@ def rotation_loss(
 
 
 def simclr(parts: Parts) -> Auxiliary:
-    """TTT++ (Liu et al., NeurIPS 2021): which two of the batch's views are of one image?"""
+    """TTT++ (Liu et al., NeurIPS 2021): which two of the batch's views are of one image?
+
+    Its authors classify the same views. Here the objective has images of its own, which look little like views; running
+    statistics of both would fit neither, and features of test images would not be those that the projector was trained on.
+    """
     encoder, options = parts.encoder, parts.config.simclr
 
     def begin(key: Key, variables: PyTree) -> tuple[PyTree, PyTree]:
@@ -161,6 +167,7 @@ def simclr(parts: Parts) -> Auxiliary:
     def loss(head: PyTree, stats: PyTree, variables: PyTree, batch: Any) -> tuple[jax.Array, PyTree, PyTree]:
         images, _, mask = batch
         out, seen = encoder.apply(variables, images, norm="batch", mask=mask)
-        return losses.nt_xent(mlp(head, out["feature"]), mask, options.temperature), stats, seen
+        after = seen if options.moves_statistics else variables["batch_stats"]
+        return losses.nt_xent(mlp(head, out["feature"]), mask, options.temperature), stats, after
 
     return Auxiliary(SIMCLR, options.weight, begin, batch, loss)

@@ -202,11 +202,14 @@ def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
     state = bench.begin(ncm, fitted=source)
     head = oracle.doubles(head["head"])
     exact, queue = oracle.doubles(source), np.zeros((0, D))
+    mean = oracle.doubles(state.own.lasting["stats"])["norm0"]["mean"]
     for number in range(2):
         images = bench.images(number)
         views = np.stack([images, images[:, :, ::-1]], axis=1).reshape(-1, SIDE, SIDE, 3)
         given = oracle.doubles(state.own.lasting["params"])
         norms = oracle.norms_of(given)
+        passed = np.einsum("nhwcij,ijcd->nhwd", windows(images), given["conv0"]["kernel"])
+        mean = 0.9 * mean + 0.1 * passed.mean((0, 1, 2))
 
         def loss(norms, images=images, views=views, given=given, queue=queue):
             total = 0.5 / 0.07 * numpy_nt_xent(numpy_mlp(head, oracle.features(given | norms, views)), 0.5)
@@ -227,8 +230,9 @@ def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
         oracle.assert_close(oracle.norms_of(state.own.lasting["moments"][1].trace), velocity, rtol=5e-3, atol=5e-3)
         after = jax.tree.map(lambda p, v: p - 1e-3 * v, norms, velocity)
         oracle.assert_close(oracle.norms_of(state.own.lasting["params"]), after, rtol=1e-3, atol=1e-5)
-    # Statistics have moved by the views and by the batch, in each step, and predictions read them.
+    # Statistics have moved by the batch in each step, not by the views, and predictions read them.
     ours = oracle.doubles(state.own.lasting)
+    np.testing.assert_allclose(ours["stats"]["norm0"]["mean"], mean, rtol=1e-4, atol=1e-6)
     z = oracle.features(ours["params"], bench.images(1), ours["stats"])
     np.testing.assert_allclose(
         np.asarray(scores)[bench.valid][:, :SEEN], oracle.cosines(z, bench.memory), atol=1e-4
@@ -277,10 +281,12 @@ def test_moments_of_earlier_tasks_are_transported_and_mixed():
 # Training the heads.
 
 
-def objective_terms(kind, prev=None):
-    """Terms of the wrapped objective on one batch, its parts, and what was trained and kept."""
-    bench = Bench("none")
-    made = auxiliary.with_head(make_base(bench.parts, bench.config.loss), bench.parts, kind)
+def objective_terms(kind, prev=None, **options):
+    """Terms of the wrapped objective (None: it alone) on one batch, its parts, and what was trained and kept."""
+    bench = Bench("none", **options)
+    made = make_base(bench.parts, bench.config.loss)
+    if kind is not None:
+        made = auxiliary.with_head(made, bench.parts, kind)
     task = Task(np.int32(0), np.int32(0), np.int32(2), np.float32(0))
     trainable, kept = made.begin(jax.random.key(0), prev, task)
     labels = np.arange(10, dtype=np.int32) % 2
@@ -329,6 +335,18 @@ def test_the_simclr_head_is_trained_on_pairs_of_views(monkeypatch):
     assert parts.terms["simclr"] == pytest.approx(expected, rel=1e-3)
     others = parts.terms["ce"] + bench.config.loss.supcon_weight * parts.terms["supcon"]
     assert total == pytest.approx(float(others + 0.4 * parts.terms["simclr"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["rotation", "simclr"])
+def test_whether_auxiliary_images_move_running_statistics(kind, monkeypatch):
+    """If not, these are what the objective alone leaves, to the bit. The loss is the same either way."""
+    monkeypatch.setattr(auxiliary.views, "colour_jitter", lambda planes, order, strength: planes)
+    alone = objective_terms(None)[2].kept
+    _, total, parts, *_ = objective_terms(kind, **{f"{kind}__moves_statistics": False})
+    _, other_total, other_parts, *_ = objective_terms(kind, **{f"{kind}__moves_statistics": True})
+    jax.tree.map(np.testing.assert_array_equal, parts.kept["encoder"], alone)
+    assert np.abs(other_parts.kept["encoder"]["norm0"]["mean"] - alone["norm0"]["mean"]).max() > 1e-3
+    assert total == other_total
 
 
 @pytest.mark.parametrize("kind", ["rotation", "simclr"])
