@@ -26,7 +26,7 @@ from rose_jax.evolution.core import (
     move,
     transposed_matmul,
 )
-from rose_jax.evolution.linalg import eliminations, factor, finish_solve, half_solve, interleave
+from rose_jax.evolution.linalg import eliminations, factor, finish_solve, half_solve, in_and_out, interleave
 from rose_jax.runtime.target import target
 
 _CHUNK = 512  # at most so many images between two calls of `refresh_sums`
@@ -252,7 +252,7 @@ def advance_block(state: BlockedState, carry: Carry, events: Events, granularity
     # A pair enters before the one that it replaces leaves.
     old = interleave(events.old_in, events.old_out)  # U [2b, d]
     residual = interleave(events.residual_in, events.residual_out)
-    signs = jnp.where(jnp.arange(2 * images) % 2 == 0, 1, -1).astype(sums.dtype)
+    signs = in_and_out(2 * images, sums.dtype)
 
     chol = factor(gram_of(sums))
     half = half_solve(chol, jnp.concatenate([old, jnp.where(state.moves[:, None], state.prototypes, 0)]))

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import DTypeLike
 
 from rose_jax.evolution.core import Metric, QueueMetric, matmul, score_table, transposed_matmul
-from rose_jax.evolution.linalg import Elimination, factor, half_solve, interleave
+from rose_jax.evolution.linalg import Elimination, factor, half_solve, in_and_out, interleave
 
 
 class NewGram(NamedTuple):
@@ -97,7 +96,7 @@ def begin_block(matrix: Array, z: Array, stays: Array, new_out: Array) -> Block:
     chol = jnp.where(factored, chol, jnp.eye(len(chol), dtype=chol.dtype))
     half = half_solve(chol, jnp.concatenate([z, new_out]))
     products = matmul(half, half.T)
-    signs = _signs(len(half), matrix.dtype)
+    signs = in_and_out(len(half), matrix.dtype)
     return Block(
         stays,
         chol,
@@ -121,7 +120,7 @@ def block_scores(block: Block, moves: Moves, eliminate: Elimination) -> tuple[Ar
     # of z, what leaves and F with F and M
     with_fixed = matmul(jnp.concatenate([block.half, fixed[:events]]), fixed.T)
 
-    signs = _signs(events, fixed.dtype)
+    signs = in_and_out(events, fixed.dtype)
     right = jnp.concatenate([block.products[:, :images], with_fixed[:events]], axis=1)  # with z, F and M
     within, pivots = eliminate(_come_and_go(right, block.stays))
     usable = (pivots * signs > 0) & jnp.isfinite(within).all(axis=1) & block.factored
@@ -154,7 +153,3 @@ def _come_and_go(x: Array, stays: Array) -> Array:
     """Rows of z where it stays, each before the one that leaves for it: z over what leaves [2b, n] -> [2b, n]."""
     images = len(stays)
     return interleave(jnp.where(stays[:, None], x[:images], 0), x[images:])
-
-
-def _signs(events: int, dtype: DTypeLike) -> Array:
-    return jnp.where(jnp.arange(events) % 2 == 0, 1, -1).astype(dtype)

@@ -3,7 +3,7 @@
 L = L_ssl + sum over features and head outputs of (s / c) |Sigma_s - Sigma_t|_F^2 / (4 d^2) + (s / 2 m) mean (mu_s - mu_t)^2.
 c and m are the same distances between parts of D_t, so that s is in units of the source's noise. Test moments are of a
 queue and of the batch, which alone has a gradient. The encoder learns under the statistics of the batch and predicts
-under its running ones, which the passes move.
+under its running ones, which the batch's pass moves, and by `simclr.moves_statistics` the views' too.
 """
 
 from typing import Any, NamedTuple
