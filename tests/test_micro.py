@@ -22,7 +22,9 @@ def test_every_trajectory_has_about_the_steps_that_fit(setting):
     config = validate(setting.get_config("micro"))
     assert (config.preset, config.model.width, config.data.pool) == ("micro", 16, 2)
     warm = config.scenario.start == "warm"
-    assert steps(config, config.train) == pytest.approx(expanded_steps(12) if warm else PLAIN_IMAGES // 128, rel=0.25)
+    assert steps(config, config.train) == pytest.approx(
+        expanded_steps(12) if warm else PLAIN_IMAGES // 128, rel=0.25
+    )
     assert steps(config, config.efc.recipe) == pytest.approx(PLAIN_IMAGES // 64, rel=0.25)
     # What makes EFC learn its new classes: the authors' rate x steps.
     authors = setting.get_config().efc.recipe
