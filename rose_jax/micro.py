@@ -1,8 +1,6 @@
 """The `:micro` preset: real CIFAR-100 at 16 x 16 and width 16, with as many steps as each method needs.
 
 Two CPU cores train a plain trajectory in about a quarter of an hour, one with rotations and mixtures in three quarters.
-Both are sized by the images that the network sees, so a batch that becomes four has three times the steps of one that
-becomes twelve.
 A schedule is cut by steps, not by epochs, and one rule keeps methods that change slowly what they are: **Adam's rates
 are raised so that lr x steps stays what the authors have, up to 1e-3**, the largest that any of them uses. (EFC's later
 tasks: 7,800 steps at 1e-4 become 780 at 1e-3, and not 780 at 1e-4, which would learn nothing.) SGD's rates stay, and
@@ -10,7 +8,6 @@ so does the authors' batch, where it does not grow inside the step.
 """
 
 import math
-from collections.abc import Sequence
 
 from rose_jax.config import Config, Recipe, Schedule, TrainOptions
 from rose_jax.errors import UserError
@@ -18,15 +15,14 @@ from rose_jax.errors import UserError
 IMAGES_PER_CLASS = 500  # of CIFAR-100's training split
 CLASSES = 100
 PLAIN_IMAGES = 640_000  # of a whole trajectory, over all its tasks: 5,000 steps of 128, 10,000 of 64
-EXPANDED_IMAGES = 3 * PLAIN_IMAGES  # where an image becomes several inside the step; those are counted
-EXPANDED_BATCH = 16  # before
+EXPANDED_STEPS, EXPANDED_BATCH = 10_000, 16  # RoSE's and LwF's warm start: an image becomes twelve inside the step
+REHEARSED_STEPS = 30_000  # PASS, IL2A and FCS weigh old classes ten to one: it takes thousands to learn new ones
 LARGEST_ADAM_RATE = 1e-3
 
 AnyRecipe = TrainOptions | Recipe
 
 
-def micro(config: Config, plain: Sequence[AnyRecipe], expanded: Sequence[tuple[AnyRecipe, int]]) -> None:
-    """plain, expanded: the recipes of objectives whose batches stay as they are, and of those that grow them so many times."""
+def micro(config: Config) -> None:
     if config.data.dataset != "cifar100":
         raise UserError(
             f"The preset :micro is for CIFAR-100's settings, not for {config.data.dataset}: use :thin."
@@ -35,18 +31,20 @@ def micro(config: Config, plain: Sequence[AnyRecipe], expanded: Sequence[tuple[A
     config.data.pool = 2
     for section in (config.data, config.efc, config.ssre, config.pass_, config.il2a):
         section.pad = 2  # of pooled pixels: as far as 4 before
+    plain: list[AnyRecipe] = [config.efc.recipe, config.frozen.recipe, config.ssre.recipe]
+    expanded: list[AnyRecipe] = []
+    (expanded if config.loss.expand_labels else plain).extend((config.train, config.lwf.official))
     for recipe in plain:
         cut(config, recipe, PLAIN_IMAGES // recipe.batch_size, recipe.batch_size)
-    for recipe, growth in expanded:
-        cut(config, recipe, expanded_steps(growth), EXPANDED_BATCH)
+    for recipe in expanded:
+        cut(config, recipe, EXPANDED_STEPS, EXPANDED_BATCH)
+    for recipe in (config.pass_.recipe, config.il2a.recipe):  # an image becomes four or five
+        cut(config, recipe, REHEARSED_STEPS, 16)
+    cut(config, config.fcs.recipe, REHEARSED_STEPS, 8)  # and here twelve
     # Prototypes are drawn beside a batch, as many as it has images.
     config.efc.prototype_batch = config.efc.recipe.batch_size
     config.fcs.prototype_batch = config.fcs.recipe.batch_size
     config.ssre.prototype_batch = config.ssre.recipe.batch_size
-
-
-def expanded_steps(growth: int) -> int:
-    return EXPANDED_IMAGES // (growth * EXPANDED_BATCH)
 
 
 def cut(config: Config, recipe: AnyRecipe, steps: int, batch: int) -> None:

@@ -108,9 +108,7 @@ def preset(config: Config, arg: str) -> Config:
     if arg == "thin":
         _thin(config)
     elif arg == "micro":
-        grows = _growing(config)
-        plain = [recipe for recipe in _recipes(config) if not any(recipe is other for other, _ in grows)]
-        micro(config, plain, grows)
+        micro(config)
     else:
         for recipe in _recipes(config):
             _shorten(recipe, 2, 1, batch=32)
@@ -144,20 +142,6 @@ def _thin(config: Config) -> None:
     _shorten(config.ssre.recipe, 24, 10, share=share)
     _shorten(config.efc.recipe, 6, 2, batch=32, share=share)
     config.efc.recipe.first.milestones = (3,)  # the second decay would have one epoch
-
-
-def _growing(config: Config) -> list[tuple[TrainOptions | Recipe, int]]:
-    """Recipes whose batches grow inside the step, and to how many images one becomes."""
-    rotations, mixtures, second_view = 4, 4, 4  # a second view is rotated too
-    grows: list[tuple[TrainOptions | Recipe, int]] = [
-        (config.pass_.recipe, rotations),
-        (config.il2a.recipe, 1 + config.il2a.mix_times),
-        (config.fcs.recipe, rotations + mixtures + second_view),
-    ]
-    if config.loss.expand_labels:
-        grows.append((config.train, rotations + mixtures + second_view))
-        grows.append((config.lwf.official, rotations + mixtures))
-    return grows
 
 
 def _recipes(config: Config) -> tuple[TrainOptions | Recipe, ...]:
