@@ -237,7 +237,7 @@ def test_elimination_has_leading_factors(elimination, size):
         lower[j:, j] = rest[j:, j] / pivots[j]
         rest = rest - np.outer(rest[:, j], rest[j]) / pivots[j]
     np.testing.assert_allclose((lower * pivots) @ lower.T, matrix, atol=1e-12)
-    reduced, found = elimination(jnp.asarray(matrix, jnp.float32), jnp.asarray(right, jnp.float32))
+    reduced, found = jax.jit(elimination)(jnp.asarray(matrix, jnp.float32), jnp.asarray(right, jnp.float32))
     np.testing.assert_allclose(found, pivots, atol=2e-6)
     np.testing.assert_allclose(reduced, np.linalg.solve(lower, right), atol=5e-6)
 
@@ -245,7 +245,7 @@ def test_elimination_has_leading_factors(elimination, size):
 def test_elimination_by_halves_keeps_what_comes_before_a_break():
     matrix = np.eye(40, dtype=np.float32)
     matrix[20, 20] = np.nan
-    reduced, pivots = eliminate_by_halves(jnp.asarray(matrix), jnp.ones((40, 3)))
+    reduced, pivots = jax.jit(eliminate_by_halves)(jnp.asarray(matrix), jnp.ones((40, 3)))
     np.testing.assert_array_equal(pivots[:20], 1)
     np.testing.assert_array_equal(reduced[:20], 1)
     assert not np.isfinite(pivots[20])
