@@ -17,7 +17,7 @@ class Features:
     def __init__(self, images: Images, parts: Parts):
         self.images, self.parts = images, parts
         self.batch_size = parts.config.test.batch_size
-        self.programs = Programs("features")
+        self.programs = Programs("features", convolves=True)
         self._augment: dict[Augment, Callable] = {}
         layout, encoder = images.layout, parts.encoder
 

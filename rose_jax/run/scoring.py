@@ -53,7 +53,7 @@ class Scorer:
         self.classifier = CLASSIFIERS[row.classifier].make(parts)
         self.still = ADAPTATIONS["none"].make(parts)
         self.moving = ADAPTATIONS[row.test_time].make(parts)
-        self.programs = Programs(f"the test stream of {name}")
+        self.programs = Programs(f"the test stream of {name}", convolves="images" in self.moving.reads)
         self.seed = parts.config.seed  # of pseudo-features and other draws
         self._last: Outcome | None = None
 

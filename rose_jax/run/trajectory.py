@@ -57,7 +57,7 @@ class Trajectory(Sequence[Snapshot]):
         self.begin = make_begin(self.objective)
         self.step = make_step(self.objective, self.layout)
         # One for the first task, one for all later ones.
-        self.programs = Programs(f"the training step of {name}", STEP_MINUTES)
+        self.programs = Programs(f"the training step of {name}", STEP_MINUTES, convolves=True)
         self._loaded: dict[int, Snapshot] = {}  # least recently used first
         self._whole: dict[int, bool] = {}  # whether a task's snapshot is there and has been verified
         if work.share:

@@ -1,22 +1,24 @@
 """Programs that are compiled ahead of their first call: once each, announced, outside the clock, and counted."""
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax.stages import Compiled, Wrapped
 
-from rose_jax.runtime.target import target
+from rose_jax.runtime.target import Target, target
 
 # Minutes that compiling takes on an accelerator's host, about: for a training step, and for anything else.
 STEP_MINUTES, OTHER_MINUTES = 3, 1
 
 
 class Programs:
-    def __init__(self, what: str = "", minutes: int = OTHER_MINUTES) -> None:
-        """what: that these programs do, for the reader of the log."""
+    def __init__(self, what: str = "", minutes: int = OTHER_MINUTES, *, convolves: bool = False) -> None:
+        """what: that these programs do, for the reader of the log. convolves: most of it is an encoder's."""
         self._compiled: dict[str, Compiled] = {}
-        self._what, self._minutes = what, minutes
+        self._what, self._minutes, self._convolves = what, minutes, convolves
 
     def compiled(self, name: str, function: Wrapped, *args: Any) -> Callable[..., Any]:
         """The executable of a jitted function for arguments like these.
@@ -25,7 +27,8 @@ class Programs:
         """
         if name not in self._compiled:
             self._announce(name)
-            self._compiled[name] = function.lower(*args).compile()
+            options = for_convolutions() if self._convolves else None
+            self._compiled[name] = function.lower(*args).compile(compiler_options=options)
         return self._compiled[name]
 
     def _announce(self, name: str) -> None:
@@ -38,3 +41,22 @@ class Programs:
 
     def __len__(self) -> int:
         return len(self._compiled)
+
+
+def for_convolutions() -> dict[str, str] | None:
+    """What XLA should be told when it compiles an encoder, or None: on a CPU, to keep away from its library YNNPACK.
+
+    That computes one convolution on one core, where XLA's own use all, and is no faster on one (scripts/bench.py conv).
+    """
+    return _without_ynnpack() if target() == Target("cpu", 1) else None
+
+
+@functools.cache
+def _without_ynnpack() -> dict[str, str] | None:
+    """None for versions of XLA that do not know the library."""
+    options = {"xla_cpu_experimental_ynn_fusion_type": ""}
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError:
+        return None
+    return options

@@ -1,6 +1,6 @@
-"""What choosing a convolution by its shape is worth on a CPU (rose_jax/models/conv.py).
+"""What choosing a convolution by its shape is worth on a CPU (rose_jax/models/conv.py, runtime/programs.py).
 
-Gradient steps of a ResNet-18, forward pass included, in turns: milliseconds per image each way, and their ratio. A row
+"XLA" is what it does when nobody interferes, "by shape" what a run does. Gradient steps of a ResNet-18, forward pass included, in turns: milliseconds per image each way, and their ratio. A row
 for each size of the images, which the first stage's maps have too. PyTorch's time stands beside them where it is installed.
 """
 
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rose_jax.models import conv, resnet
+from rose_jax.runtime.programs import for_convolutions
 
 from . import torch_resnet
 from .shared import Report, by_columns, in_turns
@@ -38,8 +39,13 @@ def run(options: argparse.Namespace, report: Report) -> None:
     report.table(f"ResNet-18, width {options.width}, batches of {options.batch}", rows)
 
 
-def gradient_step(convolution: Callable | None, width: int, shape: tuple[int, ...]) -> Callable[[], object]:
-    """A compiled () -> gradient of an arbitrary loss; convolution: what flax's Conv calls, None for its own."""
+def gradient_step(
+    convolution: Callable | None, options: dict[str, str] | None, width: int, shape: tuple[int, ...]
+) -> Callable[[], object]:
+    """A compiled () -> gradient of an arbitrary loss.
+
+    convolution: what flax's Conv calls, None for its own. options: of the compiler.
+    """
     images = jax.random.normal(jax.random.key(0), shape)
     with mock.patch.object(resnet, "convolution", return_value=convolution):
         encoder = resnet.resnet18(width)
@@ -49,14 +55,14 @@ def gradient_step(convolution: Callable | None, width: int, shape: tuple[int, ..
             out, _ = encoder.apply(variables | {"params": params}, images, norm="batch")
             return jnp.square(out["feature"]).mean()
 
-        step = jax.jit(jax.grad(loss)).lower(variables["params"]).compile()
+        step = jax.jit(jax.grad(loss)).lower(variables["params"]).compile(compiler_options=options)
     return partial(step, variables["params"])
 
 
 # The table's columns: (width of the network, shape of the images) -> () -> gradient. "by shape" is what ratios refer to.
 WAYS: dict[str, Callable[[int, tuple[int, ...]], Callable[[], object]]] = {
-    "XLA": partial(gradient_step, None),
-    "by shape": partial(gradient_step, conv.by_shape),
+    "XLA": partial(gradient_step, None, None),
+    "by shape": lambda *shape: gradient_step(conv.by_shape, for_convolutions(), *shape),
 }
 if torch_resnet.available():
     WAYS["PyTorch"] = torch_resnet.gradient_step

@@ -1,6 +1,7 @@
 """The same ResNet-18 in PyTorch, for `bench conv` where PyTorch is installed. It is no dependency of rose_jax."""
 
 import importlib.util
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,7 @@ def available() -> bool:
 
 def gradient_step(width: int, shape: tuple[int, ...]) -> Callable[[], object]:
     """() -> gradients of an arbitrary loss, forward pass included; shape: [n, h, w, 3]."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # or its threads go on spinning in the others' turns
     import torch
     from torch import nn
 

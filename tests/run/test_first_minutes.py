@@ -4,11 +4,12 @@ import logging
 import os
 
 import jax
+import numpy as np
 import pytest
 from support import exit_code
 
 from rose_jax import experiment
-from rose_jax.runtime.programs import STEP_MINUTES, Programs
+from rose_jax.runtime.programs import STEP_MINUTES, Programs, for_convolutions
 from rose_jax.runtime.target import tracing_for
 
 
@@ -54,6 +55,19 @@ def test_compiling_is_announced_once(caplog):
         "compiling the training step of base, later tasks (about 3 minutes the first time) ...",
         "compiling features, encode train (about 1 minute the first time) ...",
     ]
+
+
+def test_encoders_on_a_cpu_keep_away_from_a_library_of_one_core():
+    convolve = jax.jit(lambda x, k: jax.lax.conv(x, k, (1, 1), "SAME"))
+    x, k = jax.numpy.ones((16, 32, 8, 8)), jax.numpy.ones((32, 32, 3, 3))
+    others = [for_convolutions()]  # eight devices
+    with tracing_for("tpu"):
+        others.append(for_convolutions())
+    assert others == [None, None]
+    with tracing_for("cpu"):
+        compiled = Programs(convolves=True).compiled("encode", convolve, x, k)
+    assert "ynn" not in compiled.as_text()
+    np.testing.assert_allclose(compiled(x, k), convolve(x, k), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
