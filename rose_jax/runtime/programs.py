@@ -43,7 +43,7 @@ class Programs:
         return len(self._compiled)
 
 
-def for_convolutions() -> dict[str, str] | None:
+def for_convolutions() -> dict[str, str | bool] | None:
     """What XLA should be told when it compiles an encoder, or None: on a CPU, to keep away from its library YNNPACK.
 
     That computes one convolution on one core, where XLA's own use all, and is no faster on one (scripts/bench.py conv).
@@ -52,9 +52,9 @@ def for_convolutions() -> dict[str, str] | None:
 
 
 @functools.cache
-def _without_ynnpack() -> dict[str, str] | None:
+def _without_ynnpack() -> dict[str, str | bool] | None:
     """None for versions of XLA that do not know the library."""
-    options = {"xla_cpu_experimental_ynn_fusion_type": ""}
+    options: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=options)
     except jax.errors.JaxRuntimeError:

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
 
 
 def gradient_step(
-    convolution: Callable | None, options: dict[str, str] | None, width: int, shape: tuple[int, ...]
+    convolution: Callable | None, options: dict[str, str | bool] | None, width: int, shape: tuple[int, ...]
 ) -> Callable[[], object]:
     """A compiled () -> gradient of an arbitrary loss.
 
