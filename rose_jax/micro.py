@@ -15,7 +15,6 @@ from rose_jax.errors import UserError
 IMAGES_PER_CLASS = 500  # of CIFAR-100's training split
 CLASSES = 100
 PLAIN_IMAGES = 640_000  # of a whole trajectory, over all its tasks: 5,000 steps of 128, 10,000 of 64
-EXPANDED_STEPS, EXPANDED_BATCH = 10_000, 16  # RoSE's and LwF's warm start: an image becomes twelve inside the step
 REHEARSED_STEPS = 30_000  # PASS, IL2A and FCS weigh old classes ten to one: it takes thousands to learn new ones
 LARGEST_ADAM_RATE = 1e-3
 
@@ -31,13 +30,12 @@ def micro(config: Config) -> None:
     config.data.pool = 2
     for section in (config.data, config.efc, config.ssre, config.pass_, config.il2a):
         section.pad = 2  # of pooled pixels: as far as 4 before
-    plain: list[AnyRecipe] = [config.efc.recipe, config.frozen.recipe, config.ssre.recipe]
-    expanded: list[AnyRecipe] = []
-    (expanded if config.loss.expand_labels else plain).extend((config.train, config.lwf.official))
+    # RoSE's warm start makes twelve images of one, and so would pass over the first task's only three times: after that
+    # LwF is at 31.8 %, where the plainly trained `frozen` has 51.8.
+    config.loss.expand_labels = config.lwf.expand_labels = False
+    plain = (config.train, config.lwf.official, config.efc.recipe, config.frozen.recipe, config.ssre.recipe)
     for recipe in plain:
         cut(config, recipe, PLAIN_IMAGES // recipe.batch_size, recipe.batch_size)
-    for recipe in expanded:
-        cut(config, recipe, EXPANDED_STEPS, EXPANDED_BATCH)
     for recipe in (config.pass_.recipe, config.il2a.recipe):  # an image becomes four or five
         cut(config, recipe, REHEARSED_STEPS, 16)
     cut(config, config.fcs.recipe, REHEARSED_STEPS, 8)  # and here twelve

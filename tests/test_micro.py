@@ -7,7 +7,7 @@ from configs import cifar100_cold10, cifar100_cold20, cifar100_warm5, tiny_cold1
 from rose_jax.config import Schedule, validate
 from rose_jax.data.sources import ArraySplit, Dataset
 from rose_jax.errors import UserError
-from rose_jax.micro import EXPANDED_STEPS, PLAIN_IMAGES, REHEARSED_STEPS, shorten, task_sizes
+from rose_jax.micro import PLAIN_IMAGES, REHEARSED_STEPS, shorten, task_sizes
 
 
 def steps(config, recipe):
@@ -21,8 +21,8 @@ def steps(config, recipe):
 def test_every_trajectory_has_about_the_steps_that_fit(setting):
     config = validate(setting.get_config("micro"))
     assert (config.preset, config.model.width, config.data.pool) == ("micro", 16, 2)
-    warm = config.scenario.start == "warm"
-    assert steps(config, config.train) == pytest.approx(EXPANDED_STEPS if warm else PLAIN_IMAGES // 128, rel=0.25)
+    assert steps(config, config.train) == pytest.approx(PLAIN_IMAGES // config.train.batch_size, rel=0.25)
+    assert not config.loss.expand_labels
     assert steps(config, config.efc.recipe) == pytest.approx(PLAIN_IMAGES // 64, rel=0.25)
     # What makes EFC learn its new classes: the authors' rate x steps.
     authors = setting.get_config().efc.recipe
