@@ -34,6 +34,14 @@ def learned(bench, student, teacher, pixels, wanted, symmetric=False):
     return moved, jax.tree.map(lambda t, s: 0.7 * t + 0.3 * s, oracle.norms_of(teacher), moved)
 
 
+def with_another_teacher(bench, state):
+    """The state, and in float64 a teacher that knows something else than the student, which would have nothing to learn."""
+    rng = np.random.default_rng(0)
+    other = jax.tree.map(lambda x: x + 0.1 * rng.random(x.shape), oracle.doubles(bench.variables["params"]))
+    lasting = state.own.lasting | {"teacher": {"encoder": jax.tree.map(np.float32, other), "head": None}}
+    return state._replace(own=state.own._replace(lasting=lasting)), other
+
+
 @pytest.mark.parametrize(
     "symmetric", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["student", "symmetric"]
 )
@@ -41,11 +49,9 @@ def test_the_student_follows_the_teacher_and_the_teacher_the_student(symmetric):
     bench = Bench("cotta", **OPTIONS, cotta__loss="symmetric" if symmetric else "student")
     ncm = CLASSIFIERS["ncm"].make(bench.parts)
     state = bench.begin(ncm, SCALE, np.float32(0))  # no confidence is below 0: the plain teacher
-    student = teacher = oracle.doubles(bench.variables["params"])
-    rng = np.random.default_rng(0)
-    other = jax.tree.map(lambda x: x + 0.1 * rng.random(x.shape), teacher)  # a teacher that knows something else
-    lasting = state.own.lasting | {"teacher": {"encoder": jax.tree.map(np.float32, other), "head": None}}
-    state, scores = bench.step(state._replace(own=state.own._replace(lasting=lasting)), 0, ncm)
+    student = oracle.doubles(bench.variables["params"])
+    state, other = with_another_teacher(bench, state)
+    state, scores = bench.step(state, 0, ncm)
     pixels = bench.images(0)
     wanted = cosines(bench, other, pixels)
     np.testing.assert_allclose(np.asarray(scores)[bench.valid][:, :SEEN], wanted, atol=1e-4)
@@ -97,6 +103,23 @@ def test_weights_return_to_their_trained_values_at_random():
         np.testing.assert_array_equal(np.asarray(ours)[~back], new.astype(np.float32)[~back])
         returned.append(back.ravel())
     assert stats.binomtest(int(np.concatenate(returned).sum()), 1400, 0.1).pvalue > 1e-3
+
+
+def test_the_teacher_follows_the_student_before_its_weights_return():
+    after = []
+    for restore in (0.0, 1.0):
+        bench = Bench("cotta", **OPTIONS | {"cotta__restore": restore})
+        ncm = CLASSIFIERS["ncm"].make(bench.parts)
+        state, _ = with_another_teacher(bench, bench.begin(ncm, SCALE, np.float32(0)))
+        after.append(bench.step(state, 0, ncm)[0].own.lasting)
+    kept, returned = after
+    trained = bench.variables["params"]
+    jax.tree.map(np.testing.assert_array_equal, returned["student"]["encoder"], trained)
+    moved = jax.tree.map(lambda new, old: float(np.abs(new - old).max()), kept["student"]["encoder"], trained)
+    assert max(jax.tree.leaves(moved)) > 1e-3, "there was something to follow"
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), returned["teacher"], kept["teacher"]
+    )
 
 
 def test_the_threshold_is_a_quantile_of_the_confidence_on_the_task():
