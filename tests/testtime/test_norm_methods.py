@@ -110,6 +110,24 @@ def test_tent_moves_norms_down_the_entropy_and_predicts_before():
     }
 
 
+def test_tent_on_the_linear_head():
+    """Entropies are of the head's logits; predictions stay the classifier's."""
+    bench = Bench("tent", tent__optimizer="sgd", tent__lr=0.1, testtime__logits="head")
+    weight = np.random.default_rng(1).normal(size=(C, D)).astype(np.float32)
+    bench.model = bench.model._replace(head={"weight": weight})
+
+    def logits(norms, number):
+        params = oracle.doubles(bench.variables["params"]) | norms
+        return oracle.features(params, bench.images(number)) @ weight[:SEEN].T.astype(np.float64)
+
+    (after, _) = two_sgd_steps(bench, lambda norms, n: oracle.entropy(logits(norms, n)).mean())
+    ncm = classifier(bench)
+    state, scores = bench.step(bench.begin(ncm, SCALE), 0, ncm)
+    oracle.assert_close(state.own.lasting["norms"], after)
+    before = oracle.doubles(oracle.norms_of(bench.variables["params"]))
+    np.testing.assert_allclose(np.asarray(scores)[bench.valid][:, :SEEN], cosines(bench, before, 0), atol=1e-4)
+
+
 def test_a_step_that_is_not_finite_is_left_out_and_counted():
     bench = Bench("tent")
     ncm = classifier(bench)
