@@ -9,7 +9,7 @@ from adaptation_oracle import SEEN, SIDE, Bench, D
 from support import FakeStage
 
 from rose_jax.classifiers import CLASSIFIERS
-from rose_jax.models.heads import init_head, init_mlp
+from rose_jax.models.heads import init_head, init_mlp, mlp
 from rose_jax.statistics.mixture import Moments, mixed, moments_of, no_moments, transported
 from rose_jax.testtime import ttt_plus
 from rose_jax.train import auxiliary, losses
@@ -60,8 +60,9 @@ def numpy_nt_xent(z, temperature):
 # TTT.
 
 
-def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics():
-    bench = Bench("ttt", ttt__augment="none", ttt__lr=0.1)
+@pytest.mark.parametrize(("wanted", "passes"), [("random", 1), ("all", 4)])
+def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics(wanted, passes):
+    bench = Bench("ttt", ttt__augment="none", ttt__lr=0.1, ttt__turns=wanted)
     head = rotation_head(bench)
     bench.model = bench.model._replace(extra={auxiliary.ROTATION: head})
     ncm = CLASSIFIERS["ncm"].make(bench.parts)
@@ -69,6 +70,8 @@ def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics():
     # The numbers of turns are drawn from the batch's key, one for each row.
     key = jax.random.split(jax.random.fold_in(state.key, 0))[1]
     turns = np.asarray(jax.random.randint(key, (10,), 0, 4))[bench.valid]
+    if wanted == "all":
+        turns = np.tile(np.arange(4), 7)
     state, scores = bench.step(state, 0, ncm)
     params, stats = oracle.doubles(bench.variables["params"]), oracle.doubles(bench.variables["batch_stats"])
     head = oracle.doubles(head)
@@ -77,7 +80,14 @@ def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics():
 
     def loss(at):
         moved = params | {name: at[name] for name in ("norm0", "norm1")}
-        return rotation_entropy(moved, head["head"] | {"out": at["out"]}, images, turns, stats, head["stats"])
+        return rotation_entropy(
+            moved,
+            head["head"] | {"out": at["out"]},
+            np.repeat(images, passes, axis=0),
+            turns,
+            stats,
+            head["stats"],
+        )
 
     after = jax.tree.map(lambda p, g: p - 0.1 * g, looked_at, oracle.gradient(loss, looked_at))
     ours = state.own.lasting
@@ -94,8 +104,8 @@ def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics():
         np.asarray(scores)[bench.valid][:, :SEEN], oracle.cosines(z, bench.memory), atol=1e-4
     )
     assert {k: int(v) for k, v in state.work.items()} == {
-        "forwards": 14,
-        "backwards": 7,
+        "forwards": 7 * (passes + 1),
+        "backwards": 7 * passes,
         "steps": 1,
         "broken_steps": 0,
     }
@@ -245,13 +255,14 @@ def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
     }
 
 
-def test_moments_of_earlier_tasks_are_transported_and_mixed():
+@pytest.mark.parametrize("moments", ["all_tasks", "newest"])
+def test_moments_of_earlier_tasks_are_transported_and_mixed(moments):
     """Three stages with made-up features; what the stream is aligned to is in the state."""
     rng = np.random.default_rng(0)
-    bench = Bench("ttt++", simclr__out=3)
+    bench = Bench("ttt++", simclr__out=3, ttt_plus__moments=moments)
     ncm = CLASSIFIERS["ncm"].make(bench.parts)
     memory = bench.memory._replace(origin=np.zeros(len(bench.memory.origin), np.int32))
-    kept, expected = bench.adaptation.blank(bench.model), None
+    kept, expected = bench.adaptation.blank(bench.model), {}
     snapshots, features = [], {}
     for stage in range(3):
         projector = (np.eye(D) + 0.1 * rng.normal(size=(D, D))).astype(np.float32)
@@ -263,19 +274,33 @@ def test_moments_of_earlier_tasks_are_transported_and_mixed():
         fitted = bench.adaptation.fit(view, memory, jax.random.key(0))
         state = bench.begin(ncm, fitted=fitted["own"], kept=kept)
         kept = bench.adaptation.finish(state, ncm).kept
-        new = features[stage].astype(np.float64)
-        if expected is None:
-            expected = new.mean(0), np.cov(new.T)
-        else:
-            moved = expected[0] @ projector, projector.T @ expected[1] @ projector
-            share = stage / (stage + 1)
-            mean = share * moved[0] + (1 - share) * new.mean(0)
-            spread = [np.outer(m - mean, m - mean) for m in (moved[0], new.mean(0))]
-            covariance = share * (moved[1] + spread[0]) + (1 - share) * (np.cov(new.T) + spread[1])
-            expected = mean, covariance
-        found = state.own.passing["source"]["feature"]
-        np.testing.assert_allclose(found.mean, expected[0], rtol=1e-4)
-        np.testing.assert_allclose(found.covariance, expected[1], rtol=1e-3, atol=1e-5)
+        rows = {k: outputs(snapshots[k], features[k]) for k in ({stage - 1, stage} - {-1})}
+        for name in ("feature", "head"):
+            new = rows[stage][name]
+            now = new.mean(0), np.cov(new.T)
+            if stage and moments == "all_tasks":
+                own_map = ttt_plus.map_between(rows[stage - 1]["head"], new) if name == "head" else projector
+                now = mixture(stage / (stage + 1), expected[name], own_map.astype(np.float64), now)
+            expected[name] = now
+            found = state.own.passing["source"][name]
+            np.testing.assert_allclose(found.mean, now[0], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found.covariance, now[1], rtol=1e-3, atol=1e-5)
+
+
+def outputs(snapshot, features):
+    head = snapshot.extra[auxiliary.SIMCLR]["head"]
+    return {
+        "feature": features.astype(np.float64),
+        "head": np.asarray(mlp(head, features), np.float64),
+    }
+
+
+def mixture(share, earlier, linear_map, new):
+    """Mean and covariance of both together, the earlier ones moved, with so large a share."""
+    moved = earlier[0] @ linear_map, linear_map.T @ earlier[1] @ linear_map
+    mean = share * moved[0] + (1 - share) * new[0]
+    spread = [np.outer(m - mean, m - mean) for m in (moved[0], new[0])]
+    return mean, share * (moved[1] + spread[0]) + (1 - share) * (new[1] + spread[1])
 
 
 # Training the heads.
