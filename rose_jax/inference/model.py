@@ -27,6 +27,7 @@ from rose_jax.run.features import Features
 from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.run.stage import Stage
 from rose_jax.run.trajectory import SavedSnapshots, snapshots_digest
+from rose_jax.runtime.programs import for_convolutions
 from rose_jax.runtime.sharding import Layout
 from rose_jax.runtime.workdir import trained_options
 from rose_jax.train.objectives import make_objective
@@ -64,7 +65,10 @@ class Model:
         outcome = self.outcome(self.stage)
         assert outcome is not None
         self._outcome = outcome
-        self._encode = jax.jit(self._forward, out_shardings=self.layout.replicated)
+        # Compiled as the run compiles its encoders, so that both round alike.
+        self._encode = jax.jit(
+            self._forward, out_shardings=self.layout.replicated, compiler_options=for_convolutions()
+        )
         self._logits = jax.jit(self.scorer.classifier.logits)
 
     @property

@@ -1,7 +1,8 @@
 """What choosing a convolution by its shape is worth on a CPU (rose_jax/models/conv.py, runtime/programs.py).
 
-"XLA" is what it does when nobody interferes, "by shape" what a run does. Gradient steps of a ResNet-18, forward pass included, in turns: milliseconds per image each way, and their ratio. A row
-for each size of the images, which the first stage's maps have too. PyTorch's time stands beside them where it is installed.
+Gradient steps of a ResNet-18, forward pass included, in turns: milliseconds per image each way, and their ratio. "XLA" is
+left to itself, "by shape" is what a run does. A row for each size of the images, which the first stage's maps have too.
+PyTorch's time stands beside them where it is installed.
 """
 
 import argparse
