@@ -89,6 +89,11 @@ class Scorer:
     def adaptation(self, stage: int) -> Adaptation:
         return self.moving if stage >= self.moving.first_stage else self.still
 
+    def batch_size(self, stage: int) -> int:
+        """Test images that a stage's stream takes at once."""
+        config = self.parts.config
+        return (config.testtime if "images" in self.adaptation(stage).reads else config.test).batch_size
+
     def forward_seconds(self, view: Stage) -> float:
         """What of an outcome's time its cached features have taken."""
         reads, every = self.adaptation(view.stage).reads, self.parts.config.evolution.evolve_every
@@ -168,12 +173,12 @@ class Scorer:
         reads = self.adaptation(view.stage).reads
         options, every = self.parts.config.test, self.parts.config.evolution.evolve_every
         if "images" in reads:
-            return image_calls(view.test_images(self.parts.config.testtime.batch_size), self.layout)
+            return image_calls(view.test_images(self.batch_size(view.stage)), self.layout)
         return feature_calls(
             view.test_features(view.stage - 1, every) if "z_old" in reads else None,
             view.test_features(view.stage),
             layout=self.layout,
-            batch_size=options.batch_size,
+            batch_size=self.batch_size(view.stage),
             batches_per_call=options.batches_per_call,
             evolve_every=every,
         )

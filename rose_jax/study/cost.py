@@ -117,7 +117,7 @@ def measure(bench: Bench, arms: Mapping[str, Arm], rounds: int) -> dict[str, Cos
     all alike; a round before the first compiles everything."""
     last = bench.stages - 1
     before = bench.follow("rose").outcomes[last - 1]
-    stream = bench.own_streams[last][:MOST_IMAGES]
+    stream = bench.own_streams[last]
     costs: dict[str, Cost] = {name: Cost([], [], [], [], [], []) for name in arms}
     for turn in range(rounds + 1):
         totals = []
@@ -125,20 +125,27 @@ def measure(bench: Bench, arms: Mapping[str, Arm], rounds: int) -> dict[str, Cos
             scorer = bench.scorer(method, **options)
             bench.seed(scorer, 0)
             scorer.restart(after=before)
-            view = bench.trajectory.view(last, stream)  # not the bank's: its passes are timed here
+            piece = stream[: whole_batches(scorer.batch_size(last), len(stream))]
+            view = bench.trajectory.view(last, piece)  # not the bank's: its passes are timed here
             outcome = scorer.score(view)
             seconds = outcome.seconds
-            totals.append(1e3 * seconds / len(stream))
+            totals.append(1e3 * seconds / len(piece))
             if turn:
                 costs[name].total.append(totals[-1])
-                costs[name].stream.append(1e3 * (seconds - scorer.forward_seconds(view)) / len(stream))
+                costs[name].stream.append(1e3 * (seconds - scorer.forward_seconds(view)) / len(piece))
                 costs[name].ratio.append(totals[-1] / totals[0])
-                costs[name].old.append(view.passes[last - 1] / len(stream))
+                costs[name].old.append(view.passes[last - 1] / len(piece))
                 forwards, backwards = scorer.passes_per_image(outcome, last)
                 costs[name].forwards.append(forwards)
                 costs[name].backwards.append(backwards)
         bench.tick(0.0)
     return costs
+
+
+def whole_batches(batch: int, images: int) -> int:
+    """How many images to time, so that no batch is partly padding, which costs as much and counts for nothing."""
+    most = min(images, MOST_IMAGES)
+    return most // batch * batch or most
 
 
 def _by_encoders(subject: Subject, names: Sequence[str]) -> dict[str, list[str]]:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rose_jax import evolution
-from rose_jax.study import STUDIES, distinct, eliminate, samples, unbalanced
+from rose_jax.run.scoring import Outcome
+from rose_jax.study import STUDIES, adaptation, cost, distinct, eliminate, samples, unbalanced
 from rose_jax.types import ClassMemory, Start, StreamBatch
 
 
@@ -232,6 +233,42 @@ def test_adaptation_tells_the_runs_rows_and_how_their_streams_went(studied, fini
     assert len(trace["entropy"]) == len(trace["images"]) > 2
     assert rows["tent"][9:11] == ["1.0", "1.0"]
     assert rows["rose"][9:11] == ["2.0", "0.0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "shares"),
+    [
+        ("eata", "kept_images", ("25.0 %", "-")),  # of all images of all stages
+        ("cotta", "augmented_batches", ("-", "75.0 %")),  # of all batches of all stages
+        ("tent", "steps", ("-", "-")),
+    ],
+)
+def test_adaptation_tells_what_was_kept_and_what_was_augmented(subject, bench, monkeypatch, name, count, shares):
+    class Scripted:
+        def score(self, view, encoders):
+            n, stage = len(bench.own_streams[view.stage]), view.stage
+            counts = {count: n / 4 if name == "eata" else 2 + stage}  # batches: 3 + 4 + 5, augmented: 2 + 3 + 4
+            trace = {"images": np.full(3 + stage, 1), "entropy": np.linspace(2.0, 1.0, 3 + stage)}
+            memory = ClassMemory(np.zeros((10, bench.dim)), np.zeros(10, np.int32))
+            return Outcome(np.zeros(n, np.int32), memory.mean, memory, {}, counts, 1.0, trace=trace)
+
+        def passes_per_image(self, outcome, stage):
+            return 3.0, 1.0
+
+    monkeypatch.setattr(bench, "new_scorer", lambda *_: Scripted())
+    told = adaptation.follow(subject, bench, name)
+    cells = dict(zip(adaptation.HEADER, adaptation._cells(subject, name, told, None), strict=True))
+    assert (cells["images kept"], cells["batches augmented"]) == shares
+    assert cells["entropy, first to last batch"] == "2.00 to 1.00"
+    assert (cells["forwards"], cells["backwards"]) == ("3.0", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("batch", "images", "timed"), [(200, 10_000, 1000), (128, 10_000, 1024), (200, 500, 400), (200, 90, 90)]
+)
+def test_no_padding_is_timed(batch, images, timed, monkeypatch):
+    monkeypatch.setattr(cost, "MOST_IMAGES", 1024)
+    assert cost.whole_batches(batch, images) == timed
 
 
 def test_time_has_methods_that_adapt_the_network(studied):
