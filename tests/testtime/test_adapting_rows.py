@@ -35,7 +35,8 @@ class Family:
         config.eata.entropy_share, config.eata.margin, config.eata.epsilon = 1.0, "fixed", 1.0  # keeps nearly all
         config.ttt_plus.queue_size, config.simclr.out = 40, 4
         # Steps that can be seen; at ten times these, encoders that nobody trained break within a stage.
-        config.ttt.lr, config.ttt_plus.lr, config.cotta.teacher = 0.1, 1e-5, 0.5
+        config.ttt.lr, config.ttt_plus.lr = 0.1, 1e-5
+        config.cotta.lr, config.cotta.teacher = 1e-2, 0.9
         for key, value in options.items():
             section, _, field = key.partition("__")
             setattr(getattr(config, section), field, value)
