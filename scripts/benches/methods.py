@@ -46,7 +46,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
         training.end_task()
     table = {}
     for name, row in rows.items():
-        step, training = ratio(seconds[row.objective], seconds["lwf"]).median, trainings[row.objective]
+        training = trainings[row.objective]
+        step = ratio(seconds[row.objective], seconds["lwf"]).median if training.learns else 0.0
         table[name] = {
             "training step, x lwf": step,
             "images of it": training.batch_size,
@@ -77,6 +78,7 @@ class Training:
         self.objective = make_objective(name, parts)
         self.options = self.objective.train or parts.config.train
         self.batch_size = self.options.batch_size
+        self.learns = task_schedule(self.options, 1).epochs > 0  # a frozen encoder has no second task's steps
         self.stages: list[Stage] = []  # rows share them, and with them the forward passes' time
         self.snapshots: list[Any] = []
         self._begin = make_begin(self.objective)
