@@ -30,7 +30,7 @@ def load(path: str) -> tuple[nn.Module, torch.Tensor, dict]:
     prototypes = weights.pop("prototypes")
     if about["encoder"] != "resnet18":
         raise SystemExit(f"This example builds a resnet18; the file holds {about['encoder']!r}.")
-    encoder = ResNet18(int(about["width"]), about["stem"])
+    encoder = ResNet18(int(about["width"]), about["stem"], int(about.get("enlarge", 0)))
     encoder.load_state_dict(weights)
     return encoder.eval(), prototypes, about
 
@@ -55,9 +55,11 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """torchvision's names and, with width 64 and the stem conv7_pool, its network without the last layer."""
 
-    def __init__(self, width: int, stem: str):
+    def __init__(self, width: int, stem: str, enlarge: int = 0):
+        """enlarge: to so many pixels a side; 0: not at all."""
         super().__init__()
         kernel, stride, pool = STEMS[stem]
+        self.enlarge = enlarge
         self.conv1 = nn.Conv2d(3, width, kernel, stride, kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.pool = nn.MaxPool2d(3, 2, 1) if pool else nn.Identity()
@@ -67,6 +69,8 @@ class ResNet18(nn.Module):
             setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.enlarge:
+            images = nn.functional.interpolate(images, size=(self.enlarge, self.enlarge), mode="bilinear")
         x = self.pool(self.bn1(self.conv1(images)).relu())
         for stage in range(4):
             x = getattr(self, f"layer{stage + 1}")(x)

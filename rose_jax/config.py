@@ -55,6 +55,11 @@ class ModelOptions:
     stem: str = choice(
         ("small", "conv3_pool", "conv7_pool", "by_size"), "first layers of the encoder; by_size: of the images"
     )
+    enlarge: int = option(
+        0,
+        "pixels a side that images are enlarged to before the first layer; 0: as they are; 224: FeTrIL's",
+        at_least=0,
+    )
     head: str = choice(("cosine", "linear"), "what is trained on top of the features")
     compute_dtype: str = choice(
         ("float32", "bfloat16", "float64"), "of the encoder; bfloat16 on accelerators", machine=True
@@ -247,6 +252,8 @@ class FrozenOptions:
         NO_TRAINING,
     )
     head: str = choice(("cosine", "linear"), "what the first task is trained with; linear: as FeTrIL's ports")
+    augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
+    pad: int = option(4, "of `augment`, as data.pad", at_least=0)
 
 
 @dataclass
@@ -287,6 +294,7 @@ class SSREOptions:
     prototype_weight: float = option(10.0, "of the cross-entropy of old prototypes", at_least=0)
     prototype_batch: int = option(128, "prototypes drawn for a step", at_least=1)
     detach_similarity: bool = option(False, "no gradient through the likeness to old classes, as PyCIL has it")
+    prototypes: str = choice(("augmented", "plain"), "images that prototypes are made of")
     recipe: Recipe = section(lambda: Recipe(128, _adam(101), Schedule(60, 2e-4, (45,), 5e-4)), "of SSRE's authors")
     augment: str = choice(("", *AUGMENTATIONS), "instead of data.augment; '' is that")
     pad: int = option(4, "of `augment`, as data.pad", at_least=0)

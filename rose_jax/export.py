@@ -15,7 +15,7 @@ import numpy as np
 
 from rose_jax.errors import UserError
 from rose_jax.inference import Model, load
-from rose_jax.models import stem_for
+from rose_jax.models import stem_of
 from rose_jax.models.torch_names import state_dict
 from rose_jax.runtime.files import check_file, write_atomic
 
@@ -44,15 +44,15 @@ def export(model: Model, path: Path) -> dict[str, np.ndarray]:
     """Writes the file and returns its arrays."""
     arrays = state_dict(model.snapshot.variables) | {"prototypes": model.prototypes.astype(np.float32)}
     options = model.config.model
-    stem = stem_for(model.image_size) if options.stem == "by_size" else options.stem
     write_safetensors(
         path,
         arrays,
         {
             "encoder": options.encoder,
             "width": str(options.width),
-            "stem": stem,
+            "stem": stem_of(options, model.image_size),
             "image_size": str(model.image_size),
+            "enlarge": str(options.enlarge),  # to so many pixels a side, after all else; 0: not at all
             "crop": "center 7/8" if model.streamed else "central square",
             "pool": str(
                 1 if model.streamed else model.config.data.pool

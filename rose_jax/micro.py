@@ -3,7 +3,7 @@
 Two CPU cores train a plain trajectory in about a quarter of an hour, one with rotations and mixtures in three quarters.
 A schedule is cut by steps, not by epochs, and one rule keeps methods that change slowly what they are: **Adam's rates
 are raised so that lr x steps stays what the authors have, up to 1e-3**, the largest that any of them uses. (EFC's later
-tasks: 7,800 steps at 1e-4 become 780 at 1e-3, and not 780 at 1e-4, which would learn nothing.) SGD's rates stay, and
+tasks: 7,800 steps at 1e-4 become 702 at 1e-3, and not 702 at 1e-4, which would learn nothing.) SGD's rates stay, and
 so does the authors' batch, where it does not grow inside the step.
 """
 
@@ -28,7 +28,7 @@ def micro(config: Config) -> None:
         )
     config.model.width = 16
     config.data.pool = 2
-    for section in (config.data, config.efc, config.ssre, config.pass_, config.il2a):
+    for section in (config.data, config.frozen, config.efc, config.ssre, config.pass_, config.il2a):
         section.pad = 2  # of pooled pixels: as far as 4 before
     # RoSE's warm start makes twelve images of one, and so would pass over the first task's only three times: after that
     # LwF is at 31.8 %, where the plainly trained `frozen` has 51.8.

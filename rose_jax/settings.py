@@ -44,7 +44,8 @@ def setting(name: str, dataset: str, start: str, tasks: int) -> Config:
 def _compared_methods(config: Config) -> None:
     """What the authors of LDC, DPCR, EFC, FCS, PASS and IL2A use in this setting (docs/reproducibility.md).
 
-    FeCAM's have one recipe for all data sets, which is the default of `frozen`; images are augmented as the setting's.
+    FeCAM's have one recipe for all data sets, which is the default of `frozen`; images of TinyImageNet and ImageNet-100
+    are augmented as the setting's.
     SSRE's released code has CIFAR-100's values alone, which are the defaults: TinyImageNet and ImageNet-100 get the same,
     but for the augmentation, which is PASS's on each.
     """
@@ -62,6 +63,7 @@ def _compared_methods(config: Config) -> None:
     elif dataset == "tiny":
         config.efc.augment, config.efc.pad = "crop_flip", 8
     config.ssre.augment = "standard" if dataset == "cifar100" else "flip"
+    config.frozen.augment = "autoaugment" if dataset == "cifar100" else ""  # FeCAM's, whatever the start
     config.fcs.contrast_weight = 0.03 if config.scenario.tasks == 20 or imagenet else 0.1
     if imagenet:
         first = Schedule(160, 0.1, (80, 120, 150), 5e-4)
@@ -103,8 +105,9 @@ def preset(config: Config, arg: str) -> Config:
     config.preset = arg
     config.model.width = 8 if arg == "smoke" else 16
     config.rotation.turns = "random"  # base_rotation: one rotation of an image costs a quarter of all four
-    if config.data.augment == "autoaugment":
-        config.data.augment = "standard"
+    for section in (config.data, config.frozen):
+        if section.augment == "autoaugment":
+            section.augment = "standard"
     if arg == "thin":
         _thin(config)
     elif arg == "micro":

@@ -18,7 +18,8 @@ from rose_jax.evolution.core import matmul, score_table
 from rose_jax.models.heads import normalize
 from rose_jax.statistics import covariance as cov
 from rose_jax.statistics import shrinkage
-from rose_jax.types import Array, Classifier, ClassMemory, Logits, Parts, PyTree, StageView
+from rose_jax.train.replay import own_transform
+from rose_jax.types import Array, Augment, Classifier, ClassMemory, Logits, Parts, PyTree, StageView
 
 
 def make(parts: Parts) -> Classifier:
@@ -51,10 +52,11 @@ def make_common(parts: Parts) -> Classifier:
 
     Sigma <- (k Sigma + n Sigma_new) / (k + n), with k old classes and n new ones.
     """
-    options, seed = parts.config.fecam, parts.config.seed
+    options, seed, frozen = parts.config.fecam, parts.config.seed, parts.config.frozen
+    transform = own_transform(parts, frozen.augment, frozen.pad).transform  # the encoder's
 
     def fit(previous: PyTree | None, memory: ClassMemory, view: StageView) -> PyTree:
-        covariance = task_covariance(view, options, seed, len(memory.origin))
+        covariance = task_covariance(view, options, seed, transform, len(memory.origin))
         if previous or options.shrink_first:
             covariance = shrinkage.shrunk(covariance, options.alpha1, options.alpha2, options.mean_covariance)
         if previous:
@@ -89,10 +91,12 @@ def class_covariance(features: np.ndarray, c: int, options: FeCAMOptions) -> np.
     return shrinkage.correlation(covariance) if options.correlation else covariance
 
 
-def task_covariance(view: StageView, options: FeCAMOptions, seed: int, num_classes: int) -> np.ndarray:
+def task_covariance(
+    view: StageView, options: FeCAMOptions, seed: int, transform: Augment, num_classes: int
+) -> np.ndarray:
     """Of x^beta for all images of D_t, about their common mean or each class about its own."""
     plain = options.common_images == "plain"
-    features, labels = view.train_features(view.stage) if plain else augmented(view, seed)
+    features, labels = view.train_features(view.stage) if plain else augmented(view, seed, transform)
     features, labels = shrinkage.readable(features, labels)
     features = shrinkage.tukey(features, options.beta)
     if options.scatter == "total":
@@ -103,11 +107,11 @@ def task_covariance(view: StageView, options: FeCAMOptions, seed: int, num_class
     return within.shared
 
 
-def augmented(view: StageView, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def augmented(view: StageView, seed: int, transform: Augment) -> tuple[np.ndarray, np.ndarray]:
     """Features and labels of one pass over D_t as it is trained on: the loader that FeCAM's code reads here."""
     key = jax.random.fold_in(jax.random.key(seed), view.stage)
     variables, found = view.snapshots[view.stage].variables, []
-    for images, labels, mask in view.train_batches(key, 1):
+    for images, labels, mask in view.train_batches(key, 1, transform):
         rows = np.asarray(mask)
         found.append((np.asarray(view.encode(variables, images))[rows], np.asarray(labels)[rows]))
     features, labels = (np.concatenate(part) for part in zip(*found, strict=True))

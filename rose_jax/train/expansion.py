@@ -67,7 +67,8 @@ def make_expansion(
                 mix_key, augmented, labels, task.offset, mask, times=mix_times, within=mix_range
             )
             out_images = jnp.concatenate([out_images, mixed.images])
-            out_labels = jnp.concatenate([out_labels, lasting + mixed.pair])
+            # A mixture that does not count has no pair: tasks of one class have no output that its label could name.
+            out_labels = jnp.concatenate([out_labels, jnp.where(mixed.valid, lasting + mixed.pair, 0)])
             out_mask = jnp.concatenate([out_mask, mixed.valid])
         second = None
         if second_view:

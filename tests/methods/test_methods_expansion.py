@@ -223,7 +223,33 @@ def test_rotations_and_mixtures_come_apart(rotate, mix):
     np.testing.assert_array_equal(got.images, both.images[rows])
     np.testing.assert_array_equal(got.mask, both.mask[rows])
     np.testing.assert_array_equal(got.labels[:upright], both.labels[rows[:upright]] // (1 if rotate else 4))
-    np.testing.assert_array_equal(got.labels[upright:], both.labels[rows[upright:]] - LASTING + made.lasting)
+    mixed = np.asarray(got.mask[upright:])
+    np.testing.assert_array_equal(
+        got.labels[upright:][mixed], both.labels[rows[upright:]][mixed] - LASTING + made.lasting
+    )
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 1), (1, 1)])
+@pytest.mark.parametrize("name", ["il2a", "fcs", "base"])
+def test_tasks_of_one_class_have_no_mixture_and_a_finite_loss(name, sizes):
+    """The head then ends with the classes: no label may point beyond it."""
+    config = make_config()
+    config.scenario.task_sizes, config.loss.expand_labels, config.il2a.recipe.batch_size = sizes, True, 4
+    given = make_parts(config, tiny.encoder(), sum(sizes), tiny.SHAPE)
+    made = make_objective(name, given._replace(transform=objective_transform, normalise=jnp.float32))
+    first = Task(jnp.int32(0), jnp.int32(0), jnp.int32(sizes[0]), jnp.float32(0))
+    second = Task(jnp.int32(1), jnp.int32(sizes[0]), jnp.int32(sizes[1]), jnp.float32(0))
+    images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (4, *tiny.SHAPE)), jnp.uint8)
+    prev = None
+    for number, task in enumerate((first, second)):
+        labels = jnp.asarray(int(task.offset) + np.arange(4) % int(task.n_new), jnp.int32)
+        trainable, kept = made.begin(jax.random.key(0), prev, task)
+        batch = made.batch(jax.random.key(1), images, labels, jnp.ones(4, bool), task)
+        total, (kept, terms, _) = made.loss(trainable, kept, prev, batch, task, jax.random.key(2))
+        assert np.isfinite([float(total), *map(float, terms.values())]).all(), terms
+        encode = lambda variables, shown: given.encoder.apply(variables, jnp.float32(shown))[0]["feature"]  # noqa: E731
+        view = FakeStage(number, images=np.asarray(images, np.float32), labels=np.asarray(labels), encode=encode)
+        prev = made.finish(trainable, kept, prev, view, task)
 
 
 def test_expanded_batch_keeps_its_shape_and_masks_padding():
@@ -236,7 +262,7 @@ def test_expanded_batch_keeps_its_shape_and_masks_padding():
     assert made.extra.shape == (16, *tiny.SHAPE)
     np.testing.assert_array_equal(made.labels[:8], [8, 9, 10, 11, 12, 13, 14, 15])
     np.testing.assert_array_equal(made.mask[:16], np.repeat(mask, 4))
-    np.testing.assert_array_equal(made.labels[16:], LASTING)  # the one pair, or masked
+    np.testing.assert_array_equal(made.labels[16:], np.where(made.mask[16:], LASTING, 0))  # the one pair
     upright = np.asarray(images, np.float32) / 255
     np.testing.assert_allclose(made.images[0], upright[0], rtol=1e-6)
     np.testing.assert_allclose(made.images[1], np.rot90(upright[0]), rtol=1e-6)

@@ -152,7 +152,7 @@ def snapshot(index: int = 0) -> Snapshot:
         ClassMemory(
             jnp.asarray(mean, jnp.float32), jnp.asarray(np.where(seen, np.arange(CLASSES) // 2, -1), jnp.int32)
         ),
-        {},
+        {"mean": jnp.asarray(np.where(seen[:, None], mean + 0.3 * rng.uniform(0, 1, mean.shape), 0), jnp.float32)},
     )
 
 
@@ -181,7 +181,7 @@ def oracle(trainable, fixed_likeness=None):
     z_old = plain_network.tiny(before, images)
     z = plain_network.tiny(plain_network.with_adapters(before, trainable["adapters"]), images)
     weight, bias = numpy(trainable["head"]["weight"])[:4], numpy(trainable["head"]["bias"])[:4]
-    prototypes = numpy(prev.memory.mean)[:2]
+    prototypes = numpy(prev.extra["mean"])[:2]
     s = (unit(z) @ unit(prototypes).T).max(1) if fixed_likeness is None else fixed_likeness
     entropies = -log_softmax((z @ weight.T + bias) / 0.1)[np.arange(len(labels)), labels]
     chosen = np.asarray(jax.random.randint(KEY, (7,), 0, 2))
@@ -213,7 +213,8 @@ def test_first_task_is_cross_entropy_and_ends_folded():
     for norm in ("norm0", "norm1", "norm2"):
         var, scale = left.variables["batch_stats"][norm]["var"], left.variables["params"][norm]["scale"]
         np.testing.assert_allclose(scale, np.sqrt(numpy(var) + 1e-5), rtol=1e-6)
-    assert set(left.extra) == set()
+    # Prototypes to replay: here of images that augmentation leaves as they are.
+    np.testing.assert_allclose(left.extra["mean"], left.memory.mean, rtol=1e-5)
 
 
 @pytest.mark.parametrize("detach", [False, True])
@@ -298,22 +299,41 @@ def test_only_adapters_and_the_head_are_trained():
     for a, b in pairs_of(left.variables["batch_stats"], prev.variables["batch_stats"]):
         np.testing.assert_array_equal(a, b)
     # Old prototypes stay, new ones are means under the fused network.
-    np.testing.assert_array_equal(left.memory.mean[:2], prev.memory.mean[:2])
-    np.testing.assert_allclose(left.memory.mean[2], encode(left.variables, some_images())[:2].mean(0), atol=1e-6)
-    np.testing.assert_array_equal(left.memory.origin, [0, 0, 1, 1, -1, -1])
+    np.testing.assert_array_equal(left.extra["mean"][:2], prev.extra["mean"][:2])
+    new = encode(left.variables, some_images())[:2].mean(0)
+    np.testing.assert_allclose(left.extra["mean"][2], new, atol=1e-6)
+    np.testing.assert_allclose(left.memory.mean[2], new, atol=1e-6)
+    np.testing.assert_array_equal(left.memory.origin, [-1, -1, 1, 1, -1, -1])
+
+
+@pytest.mark.parametrize("prototypes", ["augmented", "plain"])
+def test_images_that_prototypes_are_made_of(prototypes):
+    made, prev = objective(prototypes=prototypes), snapshot()
+    trainable, kept = later(made)
+    encode = lambda variables, images: features_of("tiny", variables, images)  # noqa: E731
+    brighter = lambda images: images + 0.5  # noqa: E731
+    view = FakeStage(1, images=some_images(), labels=np.array([2, 2, 3, 3, 3]), encode=encode, augment=brighter)
+    left = made.finish(trainable, kept, prev, view, task(1))
+    shown = some_images() + (0.5 if prototypes == "augmented" else 0)
+    np.testing.assert_allclose(left.extra["mean"][3], encode(left.variables, shown)[2:].mean(0), atol=1e-6)
+    np.testing.assert_allclose(left.memory.mean[3], encode(left.variables, some_images())[2:].mean(0), atol=1e-6)
+    taken = made.adopt(snapshot()._replace(variables=trained("tiny")))
+    from_pass = snapshot().extra["mean"] if prototypes == "augmented" else snapshot().memory.mean
+    np.testing.assert_array_equal(taken.extra["mean"], from_pass)
 
 
 def test_the_first_task_of_pass_is_taken_over_folded_and_upright():
     assert objective(base="plain").adopt is None
     four = {"weight": jnp.arange(4.0 * CLASSES * DIM).reshape(-1, DIM), "bias": jnp.arange(4.0 * CLASSES)}
-    left = snapshot()._replace(variables=trained("tiny"), head=four, extra={"radius": jnp.ones(())})
+    left = snapshot()._replace(variables=trained("tiny"), head=four)
+    left = left._replace(extra=left.extra | {"radius": jnp.ones(())})
     taken = objective(base="pass").adopt(left)
     np.testing.assert_array_equal(taken.head["bias"], 4 * np.arange(CLASSES))
     np.testing.assert_array_equal(taken.head["weight"], four["weight"][::4])
     images = some_images()
     expected = features_of("tiny", left.variables, images)
     np.testing.assert_allclose(features_of("tiny", taken.variables, images), expected, atol=1e-5)
-    assert taken.extra == {}
+    assert set(taken.extra) == {"mean"}
     assert taken.memory is left.memory
 
 

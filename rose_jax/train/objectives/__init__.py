@@ -11,7 +11,7 @@ _MACHINE = ("train.momentum", "train.steps_per_call")
 # What PASS's first task depends on, which SSRE takes over.
 _FIRST_OF_PASS = (
     *("pass_.temperature", "pass_.recipe.batch_size", "pass_.recipe.first"),
-    *("pass_.first_optimizer", "pass_.augment", "pass_.pad"),
+    *("pass_.first_optimizer", "pass_.augment", "pass_.pad", "pass_.prototypes"),
 )
 
 OBJECTIVES: dict[str, Plugin[Objective]] = {

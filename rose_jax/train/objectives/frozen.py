@@ -10,6 +10,7 @@ import optax
 
 from rose_jax.models.heads import head_logits, init_head
 from rose_jax.train import losses, optimizers
+from rose_jax.train.replay import own_transform
 from rose_jax.train.schedule import follow
 from rose_jax.train.start import class_means, start
 from rose_jax.types import (
@@ -30,6 +31,7 @@ from rose_jax.types import (
 
 def make(parts: Parts) -> Objective:
     config, encoder, options = parts.config, parts.encoder, parts.config.frozen
+    parts = own_transform(parts, options.augment, options.pad)
     num_classes, dim = parts.scenario.num_classes, encoder.feature_dim
 
     def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:

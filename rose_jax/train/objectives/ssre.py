@@ -10,18 +10,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rose_jax.data.augment import train_transform
 from rose_jax.models.fold import fold, fuse, zero_adapters
 from rose_jax.models.heads import Head, head_logits, init_head, normalize, renew_rows
 from rose_jax.train import losses
 from rose_jax.train.optimizers import network
 from rose_jax.train.projector import NO_PROJECTOR, with_projector
+from rose_jax.train.replay import own_transform, rehearsed_features
 from rose_jax.train.schedule import follow
-from rose_jax.train.start import class_means, start
+from rose_jax.train.start import class_means, means_of, start
 from rose_jax.types import (
     Array,
     Batch,
-    ClassMemory,
     FeaturePair,
     Key,
     LossParts,
@@ -45,9 +44,8 @@ def make(parts: Parts) -> Objective:
 
 def make_ssre(parts: Parts) -> Objective:
     config, encoder, options = parts.config, parts.encoder, parts.config.ssre
-    dim, num_classes, transform = encoder.feature_dim, parts.scenario.num_classes, parts.transform
-    if options.augment:
-        transform = train_transform(options.augment, normalise=parts.normalise, pad=options.pad)
+    parts = own_transform(parts, options.augment, options.pad)
+    dim, num_classes = encoder.feature_dim, parts.scenario.num_classes
 
     def begin(key: Key, prev: Prev, task: Task) -> tuple[Trainable, PyTree]:
         """Later tasks train no weight of the encoder: what they add to it starts from zero."""
@@ -63,7 +61,7 @@ def make_ssre(parts: Parts) -> Objective:
         return {"adapters": zero_adapters(trainable["encoder"]), "head": trainable["head"]}, {}
 
     def batch(key: Key, images: jax.Array, labels: jax.Array, mask: jax.Array, task: Task) -> Batch:
-        return Batch(transform(key, images), labels, mask)
+        return Batch(parts.transform(key, images), labels, mask)
 
     def loss(trainable: Trainable, kept: PyTree, prev: Prev, batch: Batch, task: Task, key: Key) -> LossResult:
         if prev is None:
@@ -84,11 +82,12 @@ def make_ssre(parts: Parts) -> Objective:
         z_old = encoder.apply(prev.variables, batch.images, norm="running")[0]["feature"]
         logits = head_logits(trainable["head"], features) / options.temperature
         seen = task.offset + task.n_new
-        alike = likeness(features, prev.memory.mean, task.offset)
+        prototypes = jnp.asarray(prev.extra["mean"])
+        alike = likeness(features, prototypes, task.offset)
         if options.detach_similarity:
             alike = jax.lax.stop_gradient(alike)
         chosen = jax.random.randint(key, (options.prototype_batch,), 0, task.offset)
-        replayed = head_logits(trainable["head"], jnp.asarray(prev.memory.mean)[chosen]) / options.temperature
+        replayed = head_logits(trainable["head"], prototypes[chosen]) / options.temperature
         among = jnp.arange(num_classes) < seen
         terms = {
             "ce": losses.masked_mean((1 - alike) * losses.row_entropies(logits, batch.labels, among), batch.mask),
@@ -101,19 +100,20 @@ def make_ssre(parts: Parts) -> Objective:
         return total, LossParts({}, terms, FeaturePair(z_old, features, batch.mask))
 
     def finish(trainable: Trainable, kept: PyTree, prev: Prev, view: StageView, task: Task) -> Snapshot:
-        """Folds, or fuses; prototypes of old classes stay as they were made."""
+        """Folds, or fuses; prototypes of old classes stay as they were made.
+
+        Beside the prototypes to replay, `memory` has means of plain images: what other rows evolve.
+        """
         if prev is None:
             variables = fold({"params": trainable["encoder"], "batch_stats": kept})
         else:
             variables = adapted(prev, trainable)
-        memory = class_means(view, variables, num_classes, int(task.number))
+        features, labels = rehearsed_features(parts, view, variables, task, options.prototypes)
+        mean = means_of(features, labels, num_classes, int(task.number)).mean
         if prev is not None:
-            old = jnp.arange(num_classes) < task.offset
-            memory = ClassMemory(
-                jnp.where(old[:, None], prev.memory.mean, memory.mean),
-                jnp.where(old, prev.memory.origin, memory.origin),
-            )
-        return Snapshot(variables, trainable["head"], NO_PROJECTOR, memory, extra={})
+            mean = jnp.where((jnp.arange(num_classes) < task.offset)[:, None], prev.extra["mean"], mean)
+        memory = class_means(view, variables, num_classes, int(task.number))
+        return Snapshot(variables, trainable["head"], NO_PROJECTOR, memory, extra={"mean": mean})
 
     def optimizer(lr: jax.Array, task: Task, trainable: Trainable) -> optax.GradientTransformation:
         return network("adam", lr, task.weight_decay, config.train.momentum)
@@ -125,14 +125,18 @@ def make_ssre(parts: Parts) -> Objective:
         finish,
         optimizer,
         follow(options.recipe, config.train),
-        adopt=functools.partial(adopt, num_classes) if options.base == "pass" else None,
+        adopt=functools.partial(adopt, num_classes, options.prototypes) if options.base == "pass" else None,
     )
 
 
-def adopt(num_classes: int, snapshot: Snapshot) -> Snapshot:
-    """PASS's first task as SSRE goes on from it: folded, and of its four outputs per class the upright one."""
+def adopt(num_classes: int, prototypes: str, snapshot: Snapshot) -> Snapshot:
+    """PASS's first task as SSRE goes on from it: folded, and of its four outputs per class the upright one.
+
+    prototypes: "augmented" takes PASS's own (pass_.prototypes), "plain" the means of plain images.
+    """
     head = upright_head(snapshot.head, num_classes)
-    return snapshot._replace(variables=fold(snapshot.variables), head=head, extra={})
+    mean = snapshot.memory.mean if prototypes == "plain" else snapshot.extra["mean"]
+    return snapshot._replace(variables=fold(snapshot.variables), head=head, extra={"mean": mean})
 
 
 def upright_head(head: Head, num_classes: int) -> Head:
