@@ -106,7 +106,7 @@ class Adapting(NamedTuple):
 
     frame: Frame
     own: Changing
-    begun: PyTree  # `own.lasting` before the first batch; None without testtime.persist
+    trained: PyTree  # `own.lasting` of the network as it was trained; None without testtime.persist
     key: Key
     batches: Array  # int32 []
     work: dict[str, Array]  # int32 [] each, so far
@@ -132,13 +132,13 @@ def adaptation(parts: Parts, method: Method) -> Adaptation:
             variables, head if options.logits == "head" else None, {name: extra[name] for name in method.needs}
         )
         frame = Frame(none.begin(start, classifier), start.fitted["scale"], model, start.fitted["own"])
-        lasting = method.lasting(model)
+        lasting = trained = method.lasting(model)
         if options.persist:
-            lasting = jax.tree.map(jnp.add, lasting, start.kept["changed"])
+            lasting = jax.tree.map(jnp.add, trained, start.kept["changed"])
         own = Changing(lasting, method.passing(frame, start.kept["own"]))
         work = {name: jnp.int32(0) for name in (*OWN_WORK, *method.extra)}
         last = {"images": jnp.int32(0), "entropy": jnp.float32(0)} | {name: jnp.int32(0) for name in method.extra}
-        return Adapting(frame, own, lasting if options.persist else None, start.key, jnp.int32(0), work, last)
+        return Adapting(frame, own, trained if options.persist else None, start.key, jnp.int32(0), work, last)
 
     def step(state: Adapting, batch: StreamBatch, classifier: Classifier) -> tuple[Adapting, jax.Array]:
         assert batch.images is not None
@@ -176,7 +176,8 @@ def adaptation(parts: Parts, method: Method) -> Adaptation:
         return state, prediction.scores
 
     def finish(state: Adapting, classifier: Classifier) -> End:
-        changed = jax.tree.map(jnp.subtract, state.own.lasting, state.begun) if options.persist else None
+        """What persists is the change of all stages so far."""
+        changed = jax.tree.map(jnp.subtract, state.own.lasting, state.trained) if options.persist else None
         end = none.finish(state.frame.scored, classifier)
         return end._replace(kept={"own": method.keep(state.own), "changed": changed})
 

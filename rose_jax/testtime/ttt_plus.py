@@ -98,6 +98,8 @@ def make(parts: Parts) -> Adaptation:
 
     def fit(view: StageView, reader: Reader, key: Key) -> PyTree:
         rows = [outputs(view, k) for k in range(max(view.stage - 1, 0), view.stage + 1)]
+        # Data sets that are stored class by class would give each part classes of its own.
+        mixed = np.asarray(jax.random.permutation(key, len(rows[-1]["feature"])))
         found = {}
         for name, dim in dims.items():
             linear_map = np.zeros((dim, dim), np.float32)
@@ -105,7 +107,7 @@ def make(parts: Parts) -> Adaptation:
                 linear_map = np.asarray(view.snapshots[view.stage].projector)
             elif view.stage:
                 linear_map = map_between(rows[0][name], rows[1][name])
-            found[name] = measured(rows[-1][name], linear_map, options.queue_size)
+            found[name] = measured(rows[-1][name][mixed], linear_map, options.queue_size)
         return found
 
     def outputs(view: StageView, k: int) -> dict[str, np.ndarray]:

@@ -73,6 +73,35 @@ def test_warp_and_blur_equal_scipys_on_the_padded_image(images, degrees):
             np.testing.assert_allclose(mine[..., channel], blurred[pad:-pad, pad:-pad], atol=2e-5)
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_all_of_it_but_the_noise(images, flip):
+    """Colours first, then the padded image is warped and blurred, cut out, and at last turned left to right."""
+    order, strength = np.array([3, 0, 4, 2, 1], np.int32), np.array([0.8, 1.2, 0.6, 0.04, 1.2], np.float32)
+    drawn = cotta.Draw(
+        *(order, strength, np.float32(np.radians(7)), np.float32([1, 2]), np.float32(0.95), np.float32(0.3)),
+        np.bool_(flip),
+    )
+    ours = jax.jit(cotta.apply)(images, drawn)
+    weights = stats.norm(scale=0.3).pdf(np.arange(-2, 3))
+    pad, side, angle = SIZE // 2, 2 * SIZE, np.radians(7)
+    y, x = np.mgrid[:side, :side] - (side - 1) / 2
+    right, down = x - 1, y - 2
+    at = [
+        (np.cos(angle) * down - np.sin(angle) * right) / 0.95 + (side - 1) / 2 + 1,
+        (np.cos(angle) * right + np.sin(angle) * down) / 0.95 + (side - 1) / 2 + 1,
+    ]
+    for mine, image in zip(ours, images.astype(np.float64), strict=True):
+        for which in order:
+            image = numpy_change(image, which, float(strength[which]))
+        for channel in range(3):
+            padded = np.pad(np.pad(image[..., channel], pad, mode="edge"), 1)
+            warped = ndimage.map_coordinates(padded, at, order=1)
+            for axis in (0, 1):
+                warped = ndimage.correlate1d(warped, weights / weights.sum(), axis)
+            cut = warped[pad:-pad, pad:-pad]
+            np.testing.assert_allclose(mine[..., channel], np.fliplr(cut) if flip else cut, atol=3e-5)
+
+
 def test_positive_angles_turn_as_torchvisions():
     """torchvision turns by positive degrees clockwise in its affine: what was right of the centre goes down."""
     image = np.zeros((1, 9, 9, 3), np.float32)

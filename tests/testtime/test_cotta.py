@@ -4,7 +4,7 @@ import adaptation_oracle as oracle
 import jax
 import numpy as np
 import pytest
-from adaptation_oracle import SEEN, Bench, D
+from adaptation_oracle import SEEN, Bench, C, D
 from scipy import stats
 from support import FakeStage
 
@@ -81,8 +81,16 @@ def test_an_unsure_batch_is_averaged_over_augmentations(monkeypatch):
     jax.effects_barrier()
     params = oracle.doubles(bench.variables["params"])
     assert len(keys) == 5
+    assert len(set(keys)) > 1, "each has a key of its own"
     expected = np.mean([cosines(bench, params, bench.images(0) ** powers[k]) for k in keys], axis=0)
     np.testing.assert_allclose(np.asarray(scores)[bench.valid][:, :SEEN], expected, atol=1e-4)
+    # The student learns from the mean of the logits, on the plain batch.
+    student, _ = learned(bench, params, params, bench.images(0), SCALE * expected)
+    gone = [
+        jax.tree.map(np.subtract, oracle.doubles(end), oracle.norms_of(params))
+        for end in (oracle.norms_of(state.own.lasting["student"]["encoder"]), student)
+    ]
+    oracle.assert_close(*gone, rtol=1e-2, atol=2e-5)
     assert {k: int(v) for k, v in state.work.items()} == {
         "forwards": (3 + 5) * 7,
         "backwards": 7,
@@ -90,6 +98,46 @@ def test_an_unsure_batch_is_averaged_over_augmentations(monkeypatch):
         "broken_steps": 0,
         "augmented_batches": 1,
     }
+
+
+def test_what_decides_is_the_trained_network_s_mean_confidence_without_padding():
+    """A threshold on either side of it; the least confidence, padding's and the teacher's lie elsewhere."""
+    bench = Bench("cotta", **OPTIONS, cotta__augmentations=1)
+    ncm = CLASSIFIERS["ncm"].make(bench.parts)
+    begun = bench.begin(ncm, SCALE, np.float32(0))
+    begun, other = with_another_teacher(bench, begun)
+
+    def sure(params, pixels):
+        return oracle.softmax(SCALE * cosines(bench, params, pixels)).max(1)
+
+    trained = oracle.doubles(bench.variables["params"])
+    mean = sure(trained, bench.images(0)).mean()
+    gap = 2e-3
+    elsewhere = [sure(trained, bench.images(0)).min(), sure(other, bench.images(0)).mean()]
+    assert min(abs(mean - value) for value in elsewhere) > 2 * gap
+    for threshold, augmented in ((mean - gap, 0), (mean + gap, 1)):
+        frame = begun.frame._replace(fitted=np.float32(threshold))
+        state, _ = bench.step(begun._replace(frame=frame), 0, ncm)
+        assert int(state.work["augmented_batches"]) == augmented
+
+
+def test_a_head_that_is_read_learns_too():
+    bench = Bench("cotta", **OPTIONS, testtime__logits="head")
+    weight = np.random.default_rng(1).normal(size=(C, D)).astype(np.float32)
+    bench.model = bench.model._replace(head={"weight": weight})
+    ncm = CLASSIFIERS["ncm"].make(bench.parts)
+    begun = bench.begin(ncm, SCALE, np.float32(0))
+    other = np.float32(weight + 0.3)
+    other[0] += 1
+    lasting = begun.own.lasting
+    lasting = lasting | {"teacher": lasting["teacher"] | {"head": {"weight": other}}}
+    state, _ = bench.step(begun._replace(own=begun.own._replace(lasting=lasting)), 0, ncm)
+    z = oracle.features(oracle.doubles(bench.variables["params"]), bench.images(0))
+    target, p = (oracle.softmax(z @ rows[:SEEN].T.astype(float)) for rows in (other, weight))
+    expected = weight[:SEEN] - 0.1 * (p - target).T @ z / len(z)  # of a softmax regression
+    np.testing.assert_allclose(state.own.lasting["student"]["head"]["weight"][:SEEN], expected, atol=2e-4)
+    assert np.abs(expected - weight[:SEEN]).max() > 1e-2
+    np.testing.assert_array_equal(state.own.lasting["student"]["head"]["weight"][SEEN:], weight[SEEN:])
 
 
 def test_weights_return_to_their_trained_values_at_random():
@@ -111,8 +159,14 @@ def test_the_teacher_follows_the_student_before_its_weights_return():
         bench = Bench("cotta", **OPTIONS | {"cotta__restore": restore})
         ncm = CLASSIFIERS["ncm"].make(bench.parts)
         state, _ = with_another_teacher(bench, bench.begin(ncm, SCALE, np.float32(0)))
-        after.append(bench.step(state, 0, ncm)[0].own.lasting)
+        state, _ = bench.step(state, 0, ncm)
+        after.append(state.own.lasting)
     kept, returned = after
+    # And a second time: they return to what was trained, not to what the step began with.
+    halfway = jax.tree.map(lambda x: x + np.float32(0.01), returned["student"])
+    state = state._replace(own=state.own._replace(lasting=returned | {"student": halfway}))
+    again = bench.step(state, 1, ncm)[0].own.lasting["student"]["encoder"]
+    jax.tree.map(np.testing.assert_array_equal, again, bench.variables["params"])
     trained = bench.variables["params"]
     jax.tree.map(np.testing.assert_array_equal, returned["student"]["encoder"], trained)
     moved = jax.tree.map(lambda new, old: float(np.abs(new - old).max()), kept["student"]["encoder"], trained)

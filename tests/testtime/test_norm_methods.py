@@ -110,6 +110,31 @@ def test_tent_moves_norms_down_the_entropy_and_predicts_before():
     }
 
 
+def test_the_default_is_adam_without_decay():
+    """Two steps of Adam (0.9, 0.999) at 1e-3, compared by how far they go."""
+    bench = Bench("tent")
+    ncm, lr = classifier(bench), 1e-3
+    norms = trained = oracle.doubles(oracle.norms_of(bench.variables["params"]))
+    first = second = jax.tree.map(np.zeros_like, norms)
+    state = bench.begin(ncm, SCALE)
+    for number in range(2):
+        grads = oracle.gradient(
+            lambda at, number=number: oracle.entropy(SCALE * cosines(bench, at, number)).mean(), norms
+        )
+        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, grads)
+        second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, second, grads)
+        t = number + 1
+        norms = jax.tree.map(
+            lambda p, m, v, t=t: p - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8),
+            norms,
+            first,
+            second,
+        )
+        state, _ = bench.step(state, number, ncm)
+    gone = [jax.tree.map(np.subtract, oracle.doubles(end), trained) for end in (state.own.lasting["norms"], norms)]
+    oracle.assert_close(*gone, rtol=5e-3, atol=2e-6)
+
+
 def test_tent_on_the_linear_head():
     """Entropies are of the head's logits; predictions stay the classifier's."""
     bench = Bench("tent", tent__optimizer="sgd", tent__lr=0.1, testtime__logits="head")
@@ -159,6 +184,37 @@ def test_persisting_carries_the_change_and_the_moments_over():
     ended = oracle.doubles(state.own.lasting)
     oracle.assert_close(again.own.lasting["norms"], jax.tree.map(lambda x: x + 1, ended["norms"]), rtol=1e-5)
     oracle.assert_close(again.own.lasting["moments"], ended["moments"], rtol=0, atol=0)
+
+
+def test_what_persists_adds_up_over_all_stages():
+    """Three stages of networks that were trained in between: changes, steps and EATA's mean, not the last stage's alone."""
+    everything = {"eata__entropy_share": 1.0, "eata__margin": "fixed", "eata__epsilon": 2.0}
+    bench = Bench("eata", testtime__persist=True, **everything)
+    ncm, kept = classifier(bench), None
+    ones = jax.tree.map(np.ones_like, oracle.norms_of(bench.variables["params"]))
+    steps, changes = 0, jax.tree.map(np.zeros_like, oracle.doubles(oracle.norms_of(bench.variables["params"])))
+    for stage in range(3):
+        bench.model = bench.model._replace(
+            variables=jax.tree.map(lambda x, stage=stage: x + np.float32(0.1 * stage), bench.variables)
+        )
+        trained = oracle.doubles(oracle.norms_of(bench.model.variables["params"]))
+        begun = bench.begin(ncm, SCALE, ones, kept=kept)
+        oracle.assert_close(
+            begun.own.lasting["norms"], jax.tree.map(np.add, trained, changes), rtol=1e-4, atol=1e-5
+        )
+        state = begun
+        for number in range(2):
+            state, _ = bench.step(state, number, ncm)
+        steps += int(state.work["steps"])
+        ended = oracle.doubles(state.own.lasting)
+        changes = jax.tree.map(np.subtract, ended["norms"], trained)
+        counts = [x for x in jax.tree.leaves(state.own.lasting["moments"]) if np.asarray(x).dtype == np.int32]
+        assert counts
+        assert all(int(count) == steps for count in counts)
+        assert ended["mean"].min() >= 0
+        assert ended["mean"].sum() == pytest.approx(1, abs=1e-4)
+        kept = bench.adaptation.finish(state, ncm).kept
+    assert steps == 6
 
 
 # EATA.
@@ -236,11 +292,16 @@ def test_eata_without_a_kept_image_changes_no_bit():
     ncm = classifier(bench)
     ones = jax.tree.map(np.ones_like, oracle.norms_of(bench.variables["params"]))
     state = bench.begin(ncm, SCALE, ones)
-    after, scores = bench.step(state, 0, ncm)
-    for a, b in zip(*map(jax.tree.leaves, (after.own, state.own)), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert np.isfinite(np.asarray(scores)[:, :SEEN]).all()
-    assert int(after.work["steps"]) == int(after.work["kept_images"]) == 0
+    # Once from where it begins, once after a step, when moments and the way back to the trained weights would move it.
+    moved = Bench("eata", eata__entropy_share=0.9)
+    for begun in (state, moved.step(state, 0, ncm)[0]):
+        after, scores = bench.step(begun, 1, ncm)
+        for a, b in zip(*map(jax.tree.leaves, (after.own, begun.own)), strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert np.isfinite(np.asarray(scores)[:, :SEEN]).all()
+        assert int(after.work["steps"]) == int(begun.work["steps"])
+        assert int(after.work["kept_images"]) == int(begun.work["kept_images"])
+    assert int(begun.work["steps"]) == 1
 
 
 def test_eatas_fisher_information():
