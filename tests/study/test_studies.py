@@ -1,5 +1,6 @@
 """Every study on a tiny run: what it writes, and the invariants that its protocol promises."""
 
+import itertools
 import json
 
 import jax
@@ -246,11 +247,13 @@ def test_adaptation_tells_the_runs_rows_and_how_their_streams_went(studied, fini
 def test_adaptation_tells_what_was_kept_and_what_was_augmented(subject, bench, monkeypatch, name, count, shares):
     class Scripted:
         def score(self, view, encoders):
-            n, stage = len(bench.own_streams[view.stage]), view.stage
+            stage, labels = view.stage, bench.labels[bench.own_streams[view.stage]]
+            n, number = len(labels), np.arange(len(labels))
+            predictions = np.where(number % 4 == 0, 9, np.where(number % 4 == 1, (labels + 1) % 4, labels))
             counts = {count: n / 4 if name == "eata" else 2 + stage}  # batches: 3 + 4 + 5, augmented: 2 + 3 + 4
             trace = {"images": np.full(3 + stage, 1), "entropy": np.linspace(2.0, 1.0, 3 + stage)}
             memory = ClassMemory(np.zeros((10, bench.dim)), np.zeros(10, np.int32))
-            return Outcome(np.zeros(n, np.int32), memory.mean, memory, {}, counts, 1.0, trace=trace)
+            return Outcome(predictions.astype(np.int32), memory.mean, memory, {}, counts, 1.0, trace=trace)
 
         def passes_per_image(self, outcome, stage):
             return 3.0, 1.0
@@ -261,6 +264,12 @@ def test_adaptation_tells_what_was_kept_and_what_was_augmented(subject, bench, m
     assert (cells["images kept"], cells["batches augmented"]) == shares
     assert cells["entropy, first to last batch"] == "2.00 to 1.00"
     assert (cells["forwards"], cells["backwards"]) == ("3.0", "1.0")
+    # Along the last stage's stream: of old classes (0 to 6) every fourth image is taken for 9, which is new.
+    stream, ends = bench.own_streams[-1], [0, *told.x]
+    old = [[i for i in range(a, b) if bench.labels[stream[i]] < 7] for a, b in itertools.pairwise(ends)]
+    np.testing.assert_allclose(told.to_new, [100 * np.mean([i % 4 == 0 for i in piece]) for piece in old])
+    np.testing.assert_allclose(told.old, [100 * np.mean([i % 4 > 1 for i in piece]) for piece in old])
+    assert cells["old taken for new"] == f"{100 * np.mean([i % 4 == 0 for piece in old for i in piece]):.2f}"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from support import FakeStage
 from rose_jax.classifiers import CLASSIFIERS
 from rose_jax.models.heads import init_head, init_mlp, mlp
 from rose_jax.statistics.mixture import Moments, mixed, moments_of, no_moments, transported
-from rose_jax.testtime import ttt_plus
+from rose_jax.testtime import ADAPTATIONS, ttt_plus
 from rose_jax.train import auxiliary, losses
 from rose_jax.train.objectives.base import make_base
 from rose_jax.types import ClassMemory, Snapshot, Task
@@ -60,9 +60,12 @@ def numpy_nt_xent(z, temperature):
 # TTT.
 
 
-@pytest.mark.parametrize(("wanted", "passes"), [("random", 1), ("all", 4)])
-def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics(wanted, passes):
-    bench = Bench("ttt", ttt__augment="none", ttt__lr=0.1, ttt__turns=wanted)
+@pytest.mark.parametrize(("wanted", "passes", "augment"), [("random", 1, ""), ("all", 4, "none")])
+def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics(wanted, passes, augment):
+    """Of augmented images: '' is the setting's augmentation, which here makes negatives of them."""
+    bench = Bench("ttt", ttt__augment=augment, ttt__lr=0.1, ttt__turns=wanted)
+    bench.parts = bench.parts._replace(transform=lambda key, images: 1 - jnp.float32(images) / 255)
+    bench.adaptation = ADAPTATIONS["ttt"].make(bench.parts)
     head = rotation_head(bench)
     bench.model = bench.model._replace(extra={auxiliary.ROTATION: head})
     ncm = CLASSIFIERS["ncm"].make(bench.parts)
@@ -76,14 +79,16 @@ def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics(wanted
     params, stats = oracle.doubles(bench.variables["params"]), oracle.doubles(bench.variables["batch_stats"])
     head = oracle.doubles(head)
     images = bench.images(0)
+    shown = images if augment else 1 - images
     looked_at = {"norm0": params["norm0"], "norm1": params["norm1"], "out": head["head"]["out"]}
+    looked_at["norm2"] = head["head"]["branch"]["norm2"]  # the branch's
 
     def loss(at):
         moved = params | {name: at[name] for name in ("norm0", "norm1")}
         return rotation_entropy(
             moved,
-            head["head"] | {"out": at["out"]},
-            np.repeat(images, passes, axis=0),
+            {"branch": head["head"]["branch"] | {"norm2": at["norm2"]}, "out": at["out"]},
+            np.repeat(shown, passes, axis=0),
             turns,
             stats,
             head["stats"],
@@ -92,7 +97,13 @@ def test_ttt_learns_rotations_by_trunk_and_branch_under_frozen_statistics(wanted
     after = jax.tree.map(lambda p, g: p - 0.1 * g, looked_at, oracle.gradient(loss, looked_at))
     ours = state.own.lasting
     found = {name: ours["encoder"][name] for name in ("norm0", "norm1")} | {"out": ours["head"]["out"]}
-    oracle.assert_close(found, after)
+    found["norm2"] = ours["head"]["branch"]["norm2"]
+    gone = [jax.tree.map(np.subtract, oracle.doubles(end), looked_at) for end in (found, after)]
+    oracle.assert_close(*gone, rtol=1e-2, atol=1e-5)
+    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(gone[1])) > 1e-4, "all of it learns"
+    assert (
+        np.asarray(ours["head"]["branch"]["conv2"]["kernel"]) != head["head"]["branch"]["conv2"]["kernel"]
+    ).any()
     for name in LAST:  # the network's own last stage takes no part
         for a, b in zip(
             *map(jax.tree.leaves, (ours["encoder"][name], bench.variables["params"][name])), strict=True
@@ -169,6 +180,27 @@ def test_noise_is_the_distance_of_later_parts_from_the_first():
     assert source.mean_noise == pytest.approx(np.mean(mmd), rel=1e-4)
 
 
+def test_noise_does_not_depend_on_how_images_are_stored():
+    """Class by class, or mixed: parts of a task that is stored class by class would be as far apart as its classes."""
+    rng = np.random.default_rng(0)
+    classes = np.repeat(np.arange(10), 40)
+    features = (3 * rng.random((10, D))[classes] + 0.2 * rng.random((400, D))).astype(np.float32)
+    bench = Bench("ttt++", simclr__out=3, ttt_plus__queue_size=100)
+    extra = {auxiliary.SIMCLR: simclr_head()}
+    memory = bench.memory._replace(origin=np.zeros(len(bench.memory.origin), np.int32))
+    found = []
+    for rows in (features, features[rng.permutation(400)]):
+        snapshots = [Snapshot(bench.variables, {}, np.eye(D), memory, extra)]
+        view = FakeStage(0, snapshots=snapshots, images=np.zeros(400), train={0: rows})
+        found.append(bench.adaptation.fit(view, memory, jax.random.key(0))["own"]["feature"])
+    by_class, mixed_up = found
+    assert 0.2 < by_class.covariance_noise / mixed_up.covariance_noise < 5
+    assert 0.2 < by_class.mean_noise / mixed_up.mean_noise < 5
+    apart = ttt_plus.measured(features, np.zeros((D, D)), 100)
+    assert apart.mean_noise > 20 * mixed_up.mean_noise
+    assert ttt_plus.measured(features, np.zeros((D, D)), 10).mean_noise != pytest.approx(apart.mean_noise, rel=0.1)
+
+
 def test_a_map_that_the_task_shows_is_found_and_other_directions_stay():
     rng = np.random.default_rng(0)
     old = np.concatenate([rng.normal(size=(200, 3)), np.zeros((200, 2))], axis=1)
@@ -191,9 +223,11 @@ def test_the_queue_holds_the_newest_rows_and_no_padding():
 
 
 @pytest.mark.parametrize(
-    "partial", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["partial", "full_only"]
+    ("partial", "moves"),
+    [(True, False), pytest.param(False, True, marks=pytest.mark.slow)],
+    ids=["partial", "full_only_and_views_move_statistics"],
 )
-def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
+def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, moves, monkeypatch):
     """Two batches, the second with a queue that is not full; views are the image and its mirror image."""
 
     def mirrored(key, images):
@@ -201,7 +235,7 @@ def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
 
     monkeypatch.setattr(ttt_plus, "simclr_pair", mirrored)
     options = {"ttt_plus__queue_size": 30, "testtime__batch_size": 10, "simclr__out": 3, "ttt_plus__lr": 1e-3}
-    bench = Bench("ttt++", **options, ttt_plus__partial_queue=partial)
+    bench = Bench("ttt++", **options, ttt_plus__partial_queue=partial, simclr__moves_statistics=moves)
     head, rng = simclr_head(), np.random.default_rng(0)
     bench.model = bench.model._replace(extra={auxiliary.SIMCLR: head})
     ncm = CLASSIFIERS["ncm"].make(bench.parts)
@@ -210,6 +244,7 @@ def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
         rows = rng.random((40, dim)).astype(np.float32)
         source[name] = ttt_plus.measured(rows, np.zeros((dim, dim), np.float32), 20)
     state = bench.begin(ncm, fitted=source)
+    assert len(state.own.passing["queue"].feature) == 30 - 10, "with the batch it is queue_size"
     head = oracle.doubles(head["head"])
     exact, queue = oracle.doubles(source), np.zeros((0, D))
     mean = oracle.doubles(state.own.lasting["stats"])["norm0"]["mean"]
@@ -218,8 +253,9 @@ def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
         views = np.stack([images, images[:, :, ::-1]], axis=1).reshape(-1, SIDE, SIDE, 3)
         given = oracle.doubles(state.own.lasting["params"])
         norms = oracle.norms_of(given)
-        passed = np.einsum("nhwcij,ijcd->nhwd", windows(images), given["conv0"]["kernel"])
-        mean = 0.9 * mean + 0.1 * passed.mean((0, 1, 2))
+        for shown in (views, images) if moves else (images,):
+            passed = np.einsum("nhwcij,ijcd->nhwd", windows(shown), given["conv0"]["kernel"])
+            mean = 0.9 * mean + 0.1 * passed.mean((0, 1, 2))
 
         def loss(norms, images=images, views=views, given=given, queue=queue):
             total = 0.5 / 0.07 * numpy_nt_xent(numpy_mlp(head, oracle.features(given | norms, views)), 0.5)
@@ -240,7 +276,7 @@ def test_ttt_plus_steps_down_the_sum_of_its_losses(partial, monkeypatch):
         oracle.assert_close(oracle.norms_of(state.own.lasting["moments"][1].trace), velocity, rtol=5e-3, atol=5e-3)
         after = jax.tree.map(lambda p, v: p - 1e-3 * v, norms, velocity)
         oracle.assert_close(oracle.norms_of(state.own.lasting["params"]), after, rtol=1e-3, atol=1e-5)
-    # Statistics have moved by the batch in each step, not by the views, and predictions read them.
+    # Statistics have moved by the batch in each step, by the views only if told, and predictions read them.
     ours = oracle.doubles(state.own.lasting)
     np.testing.assert_allclose(ours["stats"]["norm0"]["mean"], mean, rtol=1e-4, atol=1e-6)
     z = oracle.features(ours["params"], bench.images(1), ours["stats"])
