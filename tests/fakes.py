@@ -55,6 +55,7 @@ class FakeStage:
         pass
 
     def train_batches(self, key, epochs, transform=None, batch_size=None):
+        self.transform = transform  # that was asked for
         size = batch_size or self.batch_size
         for start in epochs * list(range(0, len(self.images), size)):
             rows = np.asarray(self.augment(self.images[start : start + size]))

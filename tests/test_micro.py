@@ -22,6 +22,14 @@ def test_every_trajectory_has_about_the_steps_that_fit(setting):
     config = validate(setting.get_config("micro"))
     assert (config.preset, config.model.width, config.data.pool) == ("micro", 16, 2)
     assert steps(config, config.train) == pytest.approx(PLAIN_IMAGES // config.train.batch_size, rel=0.25)
+    official = [config.lwf.official] if config.lwf.schedule == "official" else []
+    for recipe in (config.ssre.recipe, *official):
+        assert steps(config, recipe) == pytest.approx(PLAIN_IMAGES // recipe.batch_size, rel=0.25)
+    share = (
+        2 if config.scenario.start == "warm" else 3
+    )  # of the steps, that a frozen encoder gets: the first task's
+    assert steps(config, config.frozen.recipe) == pytest.approx(PLAIN_IMAGES / 128 / share, rel=0.25)
+    assert config.frozen.augment == "standard"
     assert not config.loss.expand_labels
     assert steps(config, config.efc.recipe) == pytest.approx(PLAIN_IMAGES // 64, rel=0.25)
     # What makes EFC learn its new classes: the authors' rate x steps.
@@ -35,7 +43,7 @@ def test_every_trajectory_has_about_the_steps_that_fit(setting):
         assert steps(config, rehearsing.recipe) == pytest.approx(REHEARSED_STEPS, rel=0.25)
     assert config.fcs.prototype_batch == config.fcs.recipe.batch_size
     # Crops shift a picture of half the size half as far.
-    sections = (config.data, config.efc, config.ssre, config.pass_, config.il2a)
+    sections = (config.data, config.frozen, config.efc, config.ssre, config.pass_, config.il2a)
     assert {section.pad for section in sections} == {2}
 
 

@@ -31,7 +31,11 @@ from .shared import Report, in_turns, ratio, timed
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", default="configs/digits_cold5.py", help="FILE[:PRESET] (digits_cold5)")
-    parser.add_argument("--methods", default=",".join([*METHODS, "lwf+rose"]), help="beside lwf and lwf_ncm (all)")
+    parser.add_argument(
+        "--methods",
+        default=",".join([*METHODS, "lwf+rose", "lwf+rose_ridge"]),
+        help="beside lwf and lwf_ncm (all)",
+    )
     parser.add_argument("--images", type=int, default=512, help="test images (512)")
 
 

@@ -11,7 +11,7 @@ import tiny_run
 from sklearn.svm import LinearSVC
 from support import FakeStage, make_parts, snapshot_arrays, unpainted
 
-from rose_jax import experiment
+from rose_jax import evolve_features, experiment
 from rose_jax.classifiers import CLASSIFIERS, fc
 from rose_jax.config import Config, Schedule, validate
 from rose_jax.errors import UserError
@@ -155,6 +155,13 @@ def test_fecam_s_first_stage_by_its_covariances(one_device):
     np.testing.assert_array_equal(predictions, mahalanobis(matrices, 4))
 
 
+def test_fecam_1_s_first_stage_by_its_covariance(one_device):
+    config = Config()
+    config.fecam.first_stage = "mahalanobis"
+    predictions = follow("fecam_1", (4, 4), one_device, config)[0].predictions
+    np.testing.assert_array_equal(predictions, mahalanobis([covariance(FEATURES[LABELS < 4] ** 0.5)] * 4, 4))
+
+
 @pytest.mark.parametrize("scatter", ["total", "within"])
 @pytest.mark.parametrize("shrink_first", [False, True])
 def test_fecam_of_one_covariance(scatter, shrink_first, one_device):
@@ -228,14 +235,14 @@ def test_nearest_by_distance_and_by_angle_differ():
     assert nearest_new(old, new, "cosine") == [0]
 
 
-@pytest.mark.parametrize("kind", ["euclidean", "cosine"])
-def test_support_vector_machines(kind, one_device):
+@pytest.mark.parametrize(("kind", "c", "tol"), [("euclidean", 1.0, 1e-4), ("cosine", 0.05, 1e-6)])
+def test_support_vector_machines(kind, c, tol, one_device):
     """One against the rest, class by class, is what scikit-learn does with all labels at once."""
     config = Config()
-    config.fetril.nearest = kind
+    config.fetril.nearest, config.fetril.svm_c, config.fetril.svm_tol = kind, c, tol
     outcome = follow("fetril", (5, 3), one_device, config)[1]
     features, labels = pseudo_features(range(5), range(5, 8), kind)
-    machine = LinearSVC(C=1.0, tol=1e-4, dual=False, random_state=42).fit(tiny.unit(features), labels)
+    machine = LinearSVC(C=c, tol=tol, dual=False, random_state=42).fit(tiny.unit(features), labels)
     np.testing.assert_allclose(outcome.params["weight"], machine.coef_, rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(outcome.predictions, machine.predict(tiny.unit(TEST.astype(float))))
 
@@ -249,15 +256,17 @@ def test_machines_for_two_classes_and_for_one(one_device):
     assert not follow("fetril", (1, 7), one_device)[0].predictions.any()
 
 
-def test_softmax_layer(one_device, monkeypatch):
+@pytest.mark.parametrize("nearest", ["cosine", "euclidean"])
+def test_softmax_layer(nearest, one_device, monkeypatch):
     """Two stages of SGD on features as they are: old rows go on where they were, momentum starts anew."""
     monkeypatch.setattr(fc, "STEPS_PER_CALL", 2)
     config, sizes = Config(), (5, 3)
+    config.fetril.fc_nearest = nearest
     config.fetril.fc, config.fetril.fc_batch_size = Schedule(3, 0.05, (), 1e-2, "cosine"), 12
     outcomes = follow("fetril_fc", sizes, one_device, config)
     previous = None
     for stage, (old, new) in enumerate(((range(0), range(5)), (range(5), range(5, 8)))):
-        features, labels = pseudo_features(old, new, "cosine")
+        features, labels = pseudo_features(old, new, nearest)
         origin = np.where(np.arange(C) < 5, 0, 1) if stage else np.where(np.arange(C) < 5, 0, -1)
         memory = ClassMemory(MEANS, origin)
         head = fc.grown(previous, memory, stage, fc.generator("stream", 0, stage, fc._INIT))
@@ -302,23 +311,39 @@ def test_rose_has_nothing_to_evolve(one_device):
     for plain, rose in zip(expected, follow(still._replace(test_time="rose"), sizes, one_device), strict=True):
         np.testing.assert_array_equal(rose.predictions, plain.predictions)
         np.testing.assert_allclose(rose.memory.mean, plain.memory.mean, atol=1e-4)
+        moved = np.abs(rose.memory.mean - rose.unmoved)[rose.memory.origin >= 0]
+        assert moved.max() < 1e-4, "the drift is 0"
 
 
-def test_the_first_task_s_loss():
+def test_what_rose_solves_for_is_the_identity():
+    """W itself, on the frozen encoder's pairs (z, z), in every direction that features have."""
+    moved = evolve_features(TEST, TEST, np.eye(D, dtype=np.float32), MEANS[:1].astype(np.float32)).prototypes[:D]
+    alive = np.arange(D) != 2
+    np.testing.assert_allclose(moved[alive], np.eye(D)[alive], atol=1e-4)
+
+
+@pytest.mark.parametrize("head", ["cosine", "linear"])
+def test_the_first_task_s_loss(head):
     config = Config()
-    config.scenario.task_sizes = (3, 2)
+    config.scenario.task_sizes, config.frozen.head = (3, 2), head
     parts = make_parts(config, tiny.encoder(), 5, tiny.SHAPE)
     objective = make_objective("frozen", parts)
     task = Task(jnp.int32(0), jnp.int32(0), jnp.int32(3), jnp.float32(5e-4))
     trainable, kept = objective.begin(jax.random.key(0), None, task)
-    assert float(trainable["head"]["scale"]) == 1
     images = np.random.default_rng(0).random((7, *tiny.SHAPE)).astype(np.float32)
     batch = Batch(images, np.array([0, 1, 2, 1, 0, 2, 2]), np.arange(7) < 6)
-    trainable["head"]["scale"] = jnp.float32(3.0)
+    if head == "cosine":
+        assert float(trainable["head"]["scale"]) == 1
+        trainable["head"]["scale"] = jnp.float32(3.0)
+    else:
+        trainable["head"]["bias"] = jnp.arange(5.0)
     value, _ = objective.loss(trainable, kept, None, batch, task, jax.random.key(1))
     variables = {"params": trainable["encoder"], "batch_stats": kept}
     features = tiny.features(variables, images, "batch", batch.mask)[:6]
-    logits = 3 * tiny.unit(features) @ tiny.unit(np.asarray(trainable["head"]["weight"], float)).T
+    weight = np.asarray(trainable["head"]["weight"], float)
+    logits = (
+        3 * tiny.unit(features) @ tiny.unit(weight).T if head == "cosine" else features @ weight.T + np.arange(5)
+    )
     assert float(value) == pytest.approx(tiny.mean_ce(logits[:, :3], batch.labels[:6]), rel=1e-4)
     train = objective.train
     assert (train.batch_size, train.first.epochs, train.later.epochs, train.adapt_lr) == (128, 200, 0, False)
@@ -376,6 +401,8 @@ def fit(classifier, features, labels):
     """At stage 0, of a view that has these features only."""
     config = Config()
     config.scenario.tasks, config.fecam.common_images = 1, "plain"
+    if classifier == "within":
+        classifier, config.fecam.scatter = "mahalanobis_common", "within"
     memory = ClassMemory(np.ones((2, 2), np.float32), np.zeros(2, np.int32))
     snapshots = [Snapshot(None, {"weight": np.ones((2, 2), np.float32)}, np.eye(2), memory, {})]
     view = FakeStage(0, snapshots=snapshots, train={0: np.array(features)}, labels=np.array(labels))
@@ -390,6 +417,7 @@ def fit(classifier, features, labels):
         ("mahalanobis", [[1.0, 2.0], [1.0, 2.0]], [0, 0], "all images of class 0 have one and the same feature"),
         ("mahalanobis_common", [[1.0, -2.0], [2.0, 1.0]], [0, 1], "config.fecam.beta=1"),
         ("mahalanobis_common", [[1.0, 2.0]], [0], "at least two images, and here there are 1"),
+        ("within", [[1.0, 2.0], [2.0, 1.0]], [0, 1], "scatter within needs a class of at least two images"),
         ("svm", [[np.nan, 2.0]], [0], "no image of task 1 whose feature is finite"),
     ],
 )

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_encoder as tiny
+import tiny_run
 from PIL import Image
-from support import make_parts
+from support import FakeStage, make_parts, unpainted
 
 from configs import cifar100_cold10, imagenet100_warm10, tiny_warm5
+from rose_jax import experiment
 from rose_jax.classifiers import CLASSIFIERS
-from rose_jax.config import Config
+from rose_jax.config import Config, validate
 from rose_jax.data.augment import resize, views
 from rose_jax.data.augment.geometry import Box
 from rose_jax.data.pipeline import Images, TrainingBatches
@@ -27,7 +29,7 @@ from rose_jax.train.loop import make_task
 from rose_jax.train.objectives import OBJECTIVES, make_objective
 from rose_jax.train.schedule import learning_rate
 from rose_jax.train.step import make_begin, make_step
-from rose_jax.types import ClassMemory, Snapshot
+from rose_jax.types import ClassMemory, Snapshot, Task
 
 SIZES = (3, 2, 1)  # tasks of different size run the same program
 
@@ -73,6 +75,24 @@ def test_expanded_heads_are_read_at_their_upright_outputs():
         .logits(head, memory, jnp.ones((1, 2)))
     )
     np.testing.assert_array_equal(logits, [[1, 17, -np.inf]])  # rows 0 and 4 of the head
+
+
+@pytest.mark.parametrize("name", ["pass", "il2a", "ssre"])
+def test_prototypes_are_of_images_under_the_method_s_own_augmentation(name):
+    config = Config()
+    config.scenario.task_sizes = (3, 2)
+    options = {"pass": config.pass_, "il2a": config.il2a, "ssre": config.ssre}[name]
+    options.augment = "none"
+    shape = (8, 8, 3)
+    own = make_parts(config, tiny_net(1), 5, shape, lambda key, images: images * jnp.nan)  # the setting's
+    made = make_objective(name, own)
+    task = Task(jnp.int32(0), jnp.int32(0), jnp.int32(3), jnp.float32(0))
+    trainable, kept = made.begin(jax.random.key(0), None, task)
+    images = np.random.default_rng(0).integers(0, 256, (6, *shape), dtype=np.uint8)
+    encode = lambda variables, shown: own.encoder.apply(variables, jnp.float32(shown))[0]["feature"]  # noqa: E731
+    view = FakeStage(0, images=images.astype(np.float32), labels=np.arange(6) % 3, encode=encode)
+    made.finish(trainable, kept, None, view, task)
+    np.testing.assert_array_equal(view.transform(jax.random.key(1), images), own.normalise(images))
 
 
 # Schedules.
@@ -194,3 +214,26 @@ def test_resized_crop_is_pillow_s(box):
     boxes = Box(*(jnp.array([v], jnp.int32) for v in box))
     got = resize.resized_crop(jnp.asarray(image)[None], boxes, 10)[0]
     assert np.abs(np.asarray(got, int) - np.asarray(expected, int)).max() <= 1  # Pillow's weights are fixed-point
+
+
+@pytest.mark.slow
+def test_rows_by_composition_run(tmp_path, one_device):
+    """RoSE, its metric and methods that adapt the network, on encoders that were not made for them."""
+    config = tiny_run.get_config()
+    rows = [
+        f"{name}{end}" for name in ("pass", "il2a", "ssre") for end in ("_whitened", "+rose", "+rose_whitened")
+    ]
+    config.methods = (*rows, "lwf+tent", "pass+eata", "frozen+cotta", "frozen+rose", "frozen+base")
+    for recipe in (config.pass_.recipe, config.il2a.recipe, config.ssre.recipe, config.frozen.recipe):
+        recipe.first.epochs, recipe.first.milestones = 2, ()
+        recipe.later.milestones = ()
+        recipe.later.epochs = min(recipe.later.epochs, 1)
+    config.lwf.official.first.epochs = config.lwf.official.later.epochs = 1
+    with unpainted():
+        scores = experiment.run(validate(config), tmp_path, layout=one_device)["scores"]
+    assert set(scores) == set(config.methods)
+    for name, score in scores.items():
+        assert len(score["per_stage"]) == 3
+        assert np.isfinite(score["per_stage"]).all(), name
+    # A frozen encoder does not drift: RoSE changes nothing.
+    np.testing.assert_allclose(scores["frozen+rose"]["per_stage"], scores["frozen+base"]["per_stage"], atol=1e-9)

@@ -1,15 +1,20 @@
 """The encoder against published sizes, and its BatchNorm against NumPy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rose_jax import models
+from rose_jax.config import ModelOptions
 from rose_jax.errors import UserError
 from rose_jax.models import conv
 from rose_jax.models.heads import head_logits, init_head, normalize
 from rose_jax.models.norm import BatchNorm
 from rose_jax.models.resnet import resnet18
+from rose_jax.runtime.target import tracing_for
 
 
 def shapes(width, stem, size):
@@ -162,3 +167,45 @@ def test_convolutions_by_shape_are_convolutions(n, side, stride, channels, kerne
         out = jnp.asarray(rng.normal(size=expected.shape))
         for mine, theirs in zip(parts(out), plain(out), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-10)
+
+
+def test_only_one_device_of_a_cpu_convolves_by_shape():
+    for platform, devices, chosen in (
+        ("cpu", 1, conv.by_shape),
+        ("cpu", 8, None),
+        ("tpu", 1, None),
+        ("gpu", 1, None),
+    ):
+        with tracing_for(platform, devices):
+            assert conv.convolution() is chosen
+
+
+def numpy_enlarged(image, side):
+    """Bilinear: each pixel between the centres of the four around it, those beyond the edge being the edge's."""
+    size = len(image)
+    at = (np.arange(side) + 0.5) * size / side - 0.5
+    low = np.floor(at).astype(int)
+    share = (at - low)[:, None]
+    rows, next_rows = np.clip(low, 0, size - 1), np.clip(low + 1, 0, size - 1)
+
+    def between(a):
+        return (1 - share[..., None]) * a[rows] + share[..., None] * a[next_rows]
+
+    return between(between(image).swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def test_images_are_enlarged_before_the_first_layer():
+    """model.enlarge, with which FeTrIL's authors see CIFAR-100 at 224 x 224."""
+    options = ModelOptions(encoder="tiny", width=1, stem="by_size", enlarge=12)
+    encoder, plain = (
+        models.make_encoder(options, 5),
+        models.make_encoder(dataclasses.replace(options, enlarge=0), 12),
+    )
+    images = np.random.default_rng(0).random((2, 5, 5, 3)).astype(np.float32)
+    variables = encoder.init(jax.random.key(0), images[0])
+    large = np.stack([numpy_enlarged(image, 12) for image in images]).astype(np.float32)
+    found, expected = (e.apply(variables, x)[0]["feature"] for e, x in ((encoder, images), (plain, large)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert models.stem_of(ModelOptions(stem="by_size", enlarge=224), 32) == "conv7_pool"
+    with pytest.raises(UserError, match=r"model.enlarge is 12, but images have 32 pixels"):
+        models.make_encoder(options, 32)
