@@ -1,7 +1,7 @@
 """CIFAR-100, warm start, 20 tasks: a first task of 40 classes, then 20 of 3. The paper's Table 2, RoSE 59.54.
 
 Command:   python -m rose_jax.main --config configs/cifar100_warm20.py
-Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 100 images a class, 3 + 2 epochs), :smoke (seconds)
+Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 100 images a class, 3 + 2 epochs), :micro (16 x 16 pixels), :smoke (seconds)
 Time:      the TPU compiler's estimate is in docs/scaling.md; on a TPU use the preset :tpu
 Expected:  59.54 last accuracy with the full setting (the paper's figure; not run here)
 """

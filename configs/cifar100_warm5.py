@@ -1,7 +1,7 @@
 """CIFAR-100, warm start, 5 tasks: a first task of 50 classes, then 5 of 10. The paper's Table 2, RoSE 66.70.
 
 Command:   python -m rose_jax.main --config configs/cifar100_warm5.py
-Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 100 images a class, 3 + 2 epochs), :smoke (seconds)
+Hardware:  one accelerator and up; presets for a CPU: :thin (width 16, 100 images a class, 3 + 2 epochs), :micro (16 x 16 pixels), :smoke (seconds)
 Time:      the TPU compiler's estimate is in docs/scaling.md; on a TPU use the preset :tpu
 Expected:  66.70 last accuracy with the full setting (the paper's figure; not run here)
 """
