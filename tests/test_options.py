@@ -27,6 +27,7 @@ BELOW_ONE = {"dpcr.threshold", *(key for key in FLOATS if key.endswith(".momentu
 UP_TO_ONE = {"metric.per_class_weight", "fecam.beta", "cotta.teacher", "cotta.restore", "cotta.confidence"}
 MAY_BE_ZERO = {  # of the integers
     *("seed", "data.pad", "data.images_per_class", "data.size", "data.decode_workers", "efc.pad", "ssre.pad"),
+    *("frozen.pad", "model.enlarge"),
     *("pass_.pad", "il2a.pad", "il2a.recipe.first.epochs"),
     *("scenario.first_classes", "scenario.class_order_seed", "train.checkpoint_every", "metric.refresh"),
     *("lwf.official.first.epochs", "dpcr.refresh", "frozen.recipe.later.epochs", "simclr.hidden"),
