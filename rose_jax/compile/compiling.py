@@ -1,6 +1,7 @@
 """Compiles programs, once each, and keeps what was found in a folder: a long sweep goes on where it was stopped."""
 
 import dataclasses
+import gzip
 import hashlib
 import json
 import re
@@ -16,10 +17,10 @@ from rose_jax.compile.cost import cost
 from rose_jax.compile.describe import Topology
 from rose_jax.compile.hlo import parse
 from rose_jax.compile.programs import Program
-from rose_jax.runtime.files import write_json
+from rose_jax.runtime.files import write_atomic, write_json
 
 PARTS = 5  # that are named of each program
-_TOO_LARGE = ("RESOURCE_EXHAUSTED", "Ran out of memory", "exceeds")
+_TOO_LARGE = ("RESOURCE_EXHAUSTED", "Ran out of memory")
 _FLOAT = re.compile(r"dense<(-?\d\.\d+E[+-]\d+|-?\d\.\d+e[+-]\d+)> : tensor<(?:f32|bf16|f64)>")
 _SPECIAL = (0.0, 1.0)  # with which the compiler may leave operations out
 
@@ -47,46 +48,64 @@ class Found:
     def memory(self) -> int:
         return self.code + self.arguments + self.temporary + self.outputs
 
+    def reading(self, text: str) -> "Found":
+        """With what the compiled program's text says of its cost."""
+        spent = cost(parse(text))
+        return dataclasses.replace(
+            self,
+            flops=spent.flops,
+            cycles=spent.cycles,
+            collectives=spent.collectives,
+            parts=[(part.name, part.cycles) for part in spent.parts[:PARTS]],
+            loops=[(name, trips) for name, trips in spent.loops if trips != 1],
+            without_estimate=spent.without_estimate,
+        )
+
 
 def find(program: Program, topology: Topology, folder: Path) -> Found:
     """From the folder, if a program of this text was compiled before."""
     lowered = program.lower()
     path = folder / f"{digest(lowered.as_text(), topology)}.json"
+    compiled_text = path.with_suffix(".hlo.gz")
     try:
-        return Found(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        known = Found(**json.loads(path.read_text()))
+        # Read anew each time: a cost that this version counts otherwise needs no compiling.
+        return (
+            known.reading(gzip.decompress(compiled_text.read_bytes()).decode())
+            if compiled_text.exists()
+            else known
+        )
+    except (OSError, EOFError, ValueError, TypeError):
         pass
-    found = compiled(lowered)
+    found, text = compiled(lowered)
     folder.mkdir(parents=True, exist_ok=True)
+    if text:
+        write_atomic(compiled_text, lambda file: file.write(gzip.compress(text.encode())))
     write_json(path, dataclasses.asdict(found))
     return found
 
 
-def compiled(lowered: Lowered) -> Found:
+def compiled(lowered: Lowered) -> tuple[Found, str]:
+    """What was found, and the compiled program's text; none if it does not fit."""
     begun = time.perf_counter()
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if not any(word in str(error) for word in _TOO_LARGE):
             raise
-        return Found(False, time.perf_counter() - begun, _first_sentence(str(error)))
+        return Found(False, time.perf_counter() - begun, _first_sentence(str(error))), ""
     seconds = time.perf_counter() - begun
     memory: Any = program.memory_analysis()
-    spent = cost(parse(program.as_text() or ""))
-    return Found(
+    found = Found(
         True,
         seconds,
         code=memory.generated_code_size_in_bytes,
         arguments=memory.argument_size_in_bytes,
         temporary=memory.temp_size_in_bytes,
         outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        flops=spent.flops,
-        cycles=spent.cycles,
-        collectives=spent.collectives,
-        parts=[(part.name, part.cycles) for part in spent.parts[:PARTS]],
-        loops=[(name, trips) for name, trips in spent.loops if trips != 1],
-        without_estimate=spent.without_estimate,
     )
+    text = program.as_text() or ""
+    return found.reading(text), text
 
 
 def digest(text: str, topology: Topology) -> str:

@@ -42,23 +42,27 @@ def cost(module: Module, ours: str = "rose_jax") -> Cost:
     """Loop bodies count as often as they run; of a conditional, the branch of most cycles."""
     cycles: Counter[str] = Counter()
     count: Counter[str] = Counter()
-    collectives: Counter[str] = Counter()
+    collectives: dict[
+        str, tuple[str, int]
+    ] = {}  # by channel: one that runs beside other work stands in several fusions
     silent: Counter[str] = Counter()
     loops: list[tuple[str, int | None]] = []
     flops = 0
     for instruction, inside, times in run(module, module.entry, 1, loops):
-        kind = instruction.opcode.removesuffix("-start")
-        if kind in COLLECTIVES:
-            collectives[kind] += times
+        exchanges = list(collectives_in(module, instruction))
+        collectives |= {channel: (kind, times) for channel, kind in exchanges}
+        name = part_name(module, instruction, ours)
         if instruction.cycles is not None:
-            name = part_name(module, instruction, ours)
             cycles[name] += times * instruction.cycles
             count[name] += 1
-        elif _is_silent_work(instruction):
-            silent[instruction.library_call or instruction.opcode] += times
+        elif _is_silent_work(instruction) and not exchanges:
+            silent[instruction.library_call or name] += times
         flops += times * instruction_flops(module, instruction, inside)
     parts = tuple(Part(name, total, count[name]) for name, total in cycles.most_common())
-    return Cost(cycles.total(), flops, dict(collectives), parts, tuple(loops), dict(silent))
+    kinds: Counter[str] = Counter()
+    for kind, times in collectives.values():
+        kinds[kind] += times
+    return Cost(cycles.total(), flops, dict(kinds), parts, tuple(loops), dict(silent))
 
 
 def run(
@@ -82,6 +86,18 @@ def run(
         elif instruction.opcode in ("call", "async-start"):
             for called in instruction.called("calls") + instruction.called("to_apply"):
                 yield from run(module, called, times, loops)
+
+
+def collectives_in(module: Module, instruction: Instruction) -> Iterator[tuple[str, str]]:
+    """(channel, kind) of a collective, or of those in a fusion. One without a channel goes by its own name."""
+    kind = instruction.opcode.removesuffix("-start")
+    if kind in COLLECTIVES:
+        channel = re.search(r"channel_id=(\d+)", instruction.attributes)
+        yield channel[1] if channel else instruction.name, kind
+    if instruction.opcode == "fusion":
+        for name in instruction.called("calls"):
+            for inner in module.computations[name].values():
+                yield from collectives_in(module, inner)
 
 
 def total_cycles(module: Module, computation: str) -> int:

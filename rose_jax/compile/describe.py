@@ -22,13 +22,15 @@ class Chip(NamedTuple):
 
 
 _MXU = 2 * 128 * 128
-CHIPS = {  # by jax's device_kind; a chip of v4 is two devices unless its cores are fused
-    "TPU v4": Chip(4 * _MXU, 275e12 / 2, 16 * 2**30),
+CHIPS = {  # by jax's device_kind; the two cores of v4's and v5p's chips are one device, as on a TPU VM
+    "TPU v4": Chip(8 * _MXU, 275e12, 32 * 2**30),
     "TPU v5 lite": Chip(4 * _MXU, 197e12, 16 * 2**30),
     "TPU v5": Chip(8 * _MXU, 459e12, 95 * 2**30),
+    "TPU v5p": Chip(8 * _MXU, 459e12, 95 * 2**30),
     "TPU v6 lite": Chip(16 * _MXU, 918e12, 32 * 2**30),
 }
 _ONE_HOST = {"v4": "2x2x1", "v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2"}  # the smallest that can be described
+_OPTIONS = {"v4": {"chip_config_name": "megacore"}}  # which the others are by themselves, or have one core
 _ACCELERATOR_TYPES = {"v4": "v4-8", "v5e": "v5litepod-8", "v5p": "v5p-8", "v6e": "v6e-8"}
 EXAMPLES = "v5e:1, v5e:2x4, v4:2x2x1"
 
@@ -51,7 +53,7 @@ def describe(name: str) -> Topology:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             "The TPU compiler is not installed: there is no package libtpu. It runs on any Linux x86 machine, without a "
-            "TPU: pip install 'rose_jax[tpu]', best into an environment of its own."
+            "TPU: pip install -e '.[tpu]' in rose_jax's folder, best into an environment of its own."
         )
     # Lest libtpu looks for the TPU of this machine, asks a cloud for it, or locks it against other processes.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -65,10 +67,14 @@ def describe(name: str) -> Topology:
     jax.config.update("jax_platforms", "cpu")
     whole = f"{kind}:{_ONE_HOST[kind] if shape == '1' else shape}"
     try:
-        devices: list[Any] = list(topologies.get_topology_desc(platform="tpu", topology_name=whole).devices)
+        described = topologies.get_topology_desc(platform="tpu", topology_name=whole, **_OPTIONS.get(kind, {}))
     except jax.errors.JaxRuntimeError as error:
         raise UserError(f"The compiler cannot describe {name!r}: {str(error).splitlines()[0]}") from None
-    devices = devices[:1] if shape == "1" else devices
-    return Topology(
-        name, devices, CHIPS[devices[0].device_kind], f"libtpu {libtpu.__version__}, jax {jax.__version__}"
-    )
+    devices: list[Any] = list(described.devices)[: 1 if shape == "1" else None]
+    device_kind = devices[0].device_kind
+    if device_kind not in CHIPS:
+        raise UserError(
+            f"libtpu {libtpu.__version__} calls the devices of {name!r} {device_kind!r}, of which rose_jax knows no published "
+            f"figures (it does of {', '.join(CHIPS)}): add them to CHIPS in {__file__}."
+        )
+    return Topology(name, devices, CHIPS[device_kind], f"libtpu {libtpu.__version__}, jax {jax.__version__}")

@@ -73,16 +73,16 @@ class Module(NamedTuple):
     def trips(self, loop: Instruction, inside: str) -> int | None:
         """How often a while loop of the computation `inside` runs; None if that is known only when it runs.
 
-        The counter is compared with a constant in the loop's condition. It starts at what the loop is given, or at 0.
+        The counter is compared with a constant in the loop's condition, and goes by ones from what the loop is given.
         """
         (condition,) = loop.called("condition")
         body = self.computations[condition]
         compare = [i for i in self._with_fused(body) if i.opcode == "compare"]
-        constants = [int(i.written) for i in body.values() if _is_whole_number(i)]
-        if len(compare) != 1 or len(constants) != 1:
+        constants = [int(i.written) for i in self._with_fused(body) if _is_whole_number(i)]
+        start = self._start(loop, inside, body)
+        if len(compare) != 1 or len(constants) != 1 or start is None:
             return None
         (limit,), direction = constants, re.search(r"direction=(\w+)", compare[0].attributes)
-        start = self._start(loop, inside, body)
         return {
             "LT": max(limit - start, 0),
             "LE": max(limit - start + 1, 0),
@@ -91,18 +91,18 @@ class Module(NamedTuple):
             "NE": abs(limit - start),
         }.get(direction[1] if direction else "")
 
-    def _start(self, loop: Instruction, inside: str, condition: dict[str, Instruction]) -> int:
+    def _start(self, loop: Instruction, inside: str, condition: dict[str, Instruction]) -> int | None:
         """The counter's first value, if it is a constant."""
         elements = [i for i in condition.values() if i.opcode == "get-tuple-element"]
         index = re.search(r"index=(\d+)", elements[0].attributes) if len(elements) == 1 else None
         known = self.computations[inside]
         given = known.get(loop.operands[0]) if loop.operands else None
         if index is None or given is None or given.opcode != "tuple":
-            return 0
+            return None
         first = known.get(given.operands[int(index[1])])
         while first is not None and first.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
             first = known.get(first.operands[0])
-        return int(first.written) if first is not None and _is_whole_number(first) else 0
+        return int(first.written) if first is not None and _is_whole_number(first) else None
 
     def _with_fused(self, computation: dict[str, Instruction]) -> Iterator[Instruction]:
         for instruction in computation.values():

@@ -25,6 +25,11 @@ def text(rows: Rows, topology: Topology) -> str:
         if not found.fits:
             written.append(f"    does not fit: {found.message}")
         written += [f"    {100 * cycles / max(found.cycles, 1):5.1f} %  {name}" for name, cycles in found.parts]
+        unknown_loops = [name for name, trips in found.loops if trips is None]
+        if unknown_loops:
+            written.append(
+                f"    counted once, as the text does not say how often they run: {', '.join(unknown_loops)}"
+            )
         if found.without_estimate:
             unknown = ", ".join(f"{count} x {name}" for name, count in found.without_estimate.items())
             written.append(f"    without an estimate, and so not in the cycles: {unknown}")
@@ -33,7 +38,7 @@ def text(rows: Rows, topology: Topology) -> str:
         f"\n{topology.name}: per device, by the compiler's estimate ({topology.compiler}). FLOP, cycles and ms are of one "
         f"training step, or of one image. ms: at {chip.clock / 1e9:.2f} GHz; of peak: of {chip.flops_per_cycle:,} FLOP a "
         f"cycle ({chip.peak / 1e12:.0f} TFLOP/s in bfloat16); HBM: {chip.memory / 2**30:.0f} GiB. Time on the links between "
-        "chips is in no estimate."
+        "chips is in no estimate. The loop over the steps of one call counts once."
     )
     return "\n".join(written)
 
@@ -68,7 +73,7 @@ def _share(found: Found, topology: Topology) -> float:
 
 def _cells(program: Program, found: Found, topology: Topology) -> tuple[str, ...]:
     if not found.fits:
-        return (program.name, f"{found.seconds:.0f}", *["-"] * 3, "> 100 %", *["-"] * 5)
+        return (program.name, f"{found.seconds:.0f}", *["-"] * 9)
     chip = topology.chip
     cycles = found.cycles / program.units
     collectives = ", ".join(f"{count} {kind}" for kind, count in sorted(found.collectives.items()))

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+import types
 
 import jax
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from rose_jax.compile import __main__ as command
 from rose_jax.compile import compiling, describe, table
 from rose_jax.compile.compiling import Found, digest
+from rose_jax.compile.hlo import parse
 from rose_jax.compile.programs import Program
 from rose_jax.runtime.target import Target, target, tracing_for
 
@@ -89,6 +91,56 @@ def test_settings_that_differ_in_a_weight_are_one_program():
     assert digest(some, CHIP) != digest(some, CHIP._replace(name="v5e:2x4"))
 
 
+class Lowered:
+    """As jax's, of a program that compiles to `text`, or ends with `error`."""
+
+    def __init__(self, text="", error=None):
+        self.text, self.error, self.times = text, error, 0
+
+    def as_text(self):
+        return "a program"
+
+    def compile(self):
+        self.times += 1
+        if self.error:
+            raise jax.errors.JaxRuntimeError(self.error)
+        sizes = ("generated_code", "argument", "temp", "output", "alias")
+        memory = types.SimpleNamespace(**{f"{name}_size_in_bytes": 7 for name in sizes})
+        return types.SimpleNamespace(as_text=lambda: self.text, memory_analysis=lambda: memory)
+
+
+ONE_FUSION = """\
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0:T(128)} parameter(0)
+  ROOT %negate.1 = f32[8]{0:T(128)} negate(%x), backend_config={"estimated_cycles":"12"}
+}
+"""
+
+
+def test_a_program_is_compiled_once_and_its_text_read_each_time(tmp_path, monkeypatch):
+    """So that a version that counts otherwise counts the same program anew, without compiling."""
+    lowered = Lowered(ONE_FUSION)
+    program = types.SimpleNamespace(lower=lambda: lowered)
+    first = compiling.find(program, CHIP, tmp_path)
+    assert (first.fits, first.cycles, first.code) == (True, 12, 7)
+    monkeypatch.setattr(compiling, "parse", lambda text: parse(text.replace('"12"', '"13"')))
+    assert compiling.find(program, CHIP, tmp_path).cycles == 13
+    next(tmp_path.glob("*.hlo.gz")).write_bytes(b"cut off")
+    assert compiling.find(program, CHIP, tmp_path).cycles == 13
+    assert lowered.times == 2  # what is broken is made again
+
+
+def test_memory_that_runs_out_is_found_and_other_errors_are_not_hidden(tmp_path):
+    said = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm."
+    lowered = Lowered(error=said)
+    found = compiling.find(types.SimpleNamespace(lower=lambda: lowered), CHIP, tmp_path)
+    assert not found.fits
+    assert "Used 20.00G of 15.75G hbm" in found.message
+    other = Lowered(error="INTERNAL: a shape exceeds what was expected")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a shape exceeds"):
+        compiling.find(types.SimpleNamespace(lower=lambda: other), CHIP, tmp_path / "other")
+
+
 def test_what_is_traced_for_other_devices_knows_it():
     here = target()
     with tracing_for("tpu", 8):
@@ -109,5 +161,8 @@ def test_the_smoke_programs_compile_for_a_tpu(exit_code, tmp_path, capsys):
         assert written["devices"] == devices
         assert {"base: first task", "base: later tasks", "encode train", "rose: stream"} <= set(programs)
         assert all(program["cycles"] > 0 and program["flops"] > 0 for program in programs.values())
-        assert any(programs["base: later tasks"]["collectives"]) == (devices == 8)
+        # As docs/scaling.md has it: a norm that needs two all-reduces, or a loss that gathers anew, would show.
+        exchanged = programs["base: later tasks"]["collectives"]
+        assert exchanged == ({"all-reduce": 39, "all-gather": 1} if devices == 8 else {})
+        assert programs["base: first task"]["loops"] == []  # none over images
     assert "models/resnet.py" in capsys.readouterr().out

@@ -59,7 +59,10 @@ NESTED = f"""\
 
 %outer_body (t.3: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {{
   %t.3 = (s32[]{{:T(128)}}, f32[8,128]{{1,0:T(8,128)}}) parameter(0)
-  ROOT %while.3 = (s32[]{{:T(128)}}, /*index=1*/f32[8,128]{{1,0:T(8,128)}}) while(%t.3), condition=%inner_condition, body=%inner_body, metadata={{op_name="jit(step)/while/body/while" stack_frame_id=1}}
+  %zero = s32[]{{:T(128)}} constant(0)
+  %x.3 = f32[8,128]{{1,0:T(8,128)}} get-tuple-element(%t.3), index=1
+  %tuple.3 = (s32[]{{:T(128)}}, f32[8,128]{{1,0:T(8,128)}}) tuple(%zero, %x.3)
+  ROOT %while.3 = (s32[]{{:T(128)}}, /*index=1*/f32[8,128]{{1,0:T(8,128)}}) while(%tuple.3), condition=%inner_condition, body=%inner_body, metadata={{op_name="jit(step)/while/body/while" stack_frame_id=1}}
 }}
 
 %outer_condition (t.4: (s32[], f32[8,128])) -> pred[] {{
@@ -102,8 +105,30 @@ def test_every_kind_of_comparison(direction, rounds):
     assert cost(parse(HEAD + text)).cycles == 100 + rounds * 50
 
 
+def test_a_loop_from_where_nobody_knows_counts_once():
+    """It runs to 9, but from a number that the program is given."""
+    given = NESTED.replace("%copy.5 = s32[]{:T(128)} copy(%two)", "%copy.5 = s32[]{:T(128)} parameter(1)")
+    assert cost(parse(HEAD + given)).loops[0] == ("jit(step)/while", None)
+
+
+def test_a_comparison_inside_a_fusion_with_its_constant():
+    fused = """\
+%compared (a: s32[]) -> pred[] {
+  %a = s32[]{:T(128)} parameter(0)
+  %b = s32[]{:T(128)} constant(9)
+  ROOT %lt = pred[]{:T(512)} compare(%a, %b), direction=LT
+}
+
+"""
+    text = NESTED.replace("  %nine = s32[]{:T(128)} constant(9)\n", "").replace(
+        "ROOT %lt.4 = pred[]{:T(512)} compare(%i.4, %nine), direction=LT",
+        "ROOT %lt.4 = pred[]{:T(512)} fusion(%i.4), kind=kLoop, calls=%compared",
+    )
+    assert cost(parse(HEAD + fused + text)).cycles == 100 + 7 * 50
+
+
 def test_a_comparison_inside_a_fusion():
-    """The compiler may put it there; the constant stays outside, or goes in."""
+    """The compiler may put it there, and leave the constant outside."""
     fused = """\
 %compared (a: s32[], b: s32[]) -> pred[] {
   %a = s32[]{:T(128)} parameter(0)
@@ -187,6 +212,29 @@ ENTRY %main (x: f32[64], p: pred[]) -> f32[64] {{
 def test_collectives_count_once_each_also_where_they_run_beside_other_work():
     found = cost(parse(COLLECTIVES))
     assert found.collectives == {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
+
+
+def test_a_collective_in_pieces_beside_other_work_counts_once():
+    """The compiler starts it in one fusion, goes on with it in others and ends it in a last one: one channel."""
+    piece = """\
+%piece.NUMBER (q: f32[8]) -> f32[64] {
+  %q = f32[8]{0:T(128)} parameter(0)
+  ROOT %all-gather.NUMBER = f32[64]{0:T(128)} all-gather(%q), channel_id=9, dimensions={0}
+}
+
+"""
+    main = "ENTRY %main (x: f32[8]) -> f32[64] {\n  %x = f32[8]{0:T(128)} parameter(0)\n"
+    for number in (1, 2, 3):
+        main += f"  %f.{number} = f32[64]{{0:T(128)}} fusion(%x), kind=kCustom, calls=%piece.{number}\n"
+    text = "".join(piece.replace("NUMBER", str(number)) for number in (1, 2, 3)) + main + "}\n"
+    found = cost(parse(text))
+    assert found.collectives == {"all-gather": 1}
+    assert found.without_estimate == {}
+
+
+def test_a_fusion_without_an_estimate_is_told_by_its_place():
+    text = NESTED.replace(cycles(10), "backend_config={}")
+    assert cost(parse(HEAD + text)).without_estimate == {"models/norm.py BatchNorm.__call__: reduce_sum": 35}
 
 
 def test_of_a_conditional_the_dearest_branch_counts():
