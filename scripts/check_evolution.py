@@ -1,10 +1,11 @@
 """Does the evolution engine stay exact? 100,000 streamed images against float64 NumPy over the same queue.
 
-    python scripts/check_evolution.py [--images 100000] [--points 200] [--out check_evolution.json]
+    python scripts/check_evolution.py [--images 100000] [--points 200] [--platform tpu] [--out check_evolution.json]
 
 At every point (mid-block, block end, and around the image at which the last pseudo-feature leaves) the
 engine's prototypes are compared with the float64 solution of the same ridge problem, and its predictions for
-the images that led there with float64 predictions. Exits with 1 if a bound is missed.
+the images that led there with float64 predictions. Exits with 1 if a bound is missed. --platform: the program and the
+block of that platform (elimination by halves on accelerators), run on the devices that are here.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import numpy as np
 from evolution_stream import Stage, Stream, stage_of
 
 from rose_jax.evolution import predict, ridge_for, rose
+from rose_jax.evolution.blocked import block_size
+from rose_jax.runtime.target import target, tracing_for
 
 CASES = (  # name, alpha, dead channels, capacity, bound on the prototypes' error, bound on equal predictions
     ("alpha 0.2", 0.2, 0.0, 3000, 2e-4, 0.999),
@@ -27,7 +30,7 @@ CASES = (  # name, alpha, dead channels, capacity, bound on the prototypes' erro
     ("S=500 < d", 0.2, 0.0, 500, 1e-3, 0.99),
     ("S=500 < d, 10 % dead", 0.2, 0.1, 500, 1e-3, 0.99),
 )
-CLASSES, DIM, BLOCK, CALL, WINDOW = 100, 512, 64, 512, 10
+CLASSES, DIM, CALL, WINDOW = 100, 512, 512, 10
 
 
 def main() -> int:
@@ -35,8 +38,14 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--case", action="append", help="only the cases whose name contains this")
+    parser.add_argument("--platform", choices=("cpu", "gpu", "tpu"), default=target().platform)
     parser.add_argument("--out", default="check_evolution.json")
     args = parser.parse_args()
+    with tracing_for(args.platform):
+        return check_all(args)
+
+
+def check_all(args: argparse.Namespace) -> int:
     results = []
     print(f"{'case':24} {'points':>6} {'max error':>10} {'by fifths of the stream':>44} {'equal':>8}  counts")
     for name, alpha, dead, capacity, error_bound, equal_bound in CASES:
@@ -52,22 +61,25 @@ def main() -> int:
             f"  {found['counts']}{'' if found['passed'] else '  MISSED'}",
             flush=True,
         )
-    Path(args.out).write_text(json.dumps({"images": args.images, "cases": results}, indent=1) + "\n")
+    Path(args.out).write_text(
+        json.dumps({"images": args.images, "platform": args.platform, "cases": results}, indent=1) + "\n"
+    )
     return 0 if all(found["passed"] for found in results) else 1
 
 
 def check(alpha: float, dead: float, capacity: int, images: int, points: int) -> dict:
+    block = block_size()
     stream = Stream(CLASSES, DIM, dead)
     stage = stage_of(stream)
-    evolver = rose(capacity, alpha, block=BLOCK)
+    evolver = rose(capacity, alpha)
     everything = jnp.ones(CLASSES, bool)
     state = jax.jit(evolver.init)(
         jnp.asarray(stage.prototypes), everything, everything, jnp.asarray(stage.projector), jax.random.key(0)
     )
     step = jax.jit(evolver.step)
     reference = Reference(stage, np.asarray(state.old), ridge_for(capacity, DIM)[0])
-    borders = np.unique(np.linspace(0, images // BLOCK - 1, points).astype(int)) * BLOCK
-    borders = sorted({*borders.tolist(), (capacity - 1) // BLOCK * BLOCK, capacity // BLOCK * BLOCK})
+    borders = np.unique(np.linspace(0, images // block - 1, points).astype(int)) * block
+    borders = sorted({*borders.tolist(), (capacity - 1) // block * block, capacity // block * block})
     offsets = np.random.default_rng(0)
 
     errors, places, equal, compared = [], [], 0, 0
@@ -76,15 +88,15 @@ def check(alpha: float, dead: float, capacity: int, images: int, points: int) ->
         for border in (b for b in borders if start <= b < start + CALL):
             first = border - start
             # ahead of a block, or all of it, or up to the last pseudo-feature; the rest is padding
-            taken = BLOCK if border % (2 * BLOCK) else int(offsets.integers(1, BLOCK))
-            if border < capacity <= border + BLOCK:
+            taken = block if border % (2 * block) else int(offsets.integers(1, block))
+            if border < capacity <= border + block:
                 taken = capacity - border
             at_border, _ = step(state, z_old, z_new, np.arange(CALL) < first)
-            block = slice(first, first + BLOCK)
-            ahead, scores = step(at_border, z_old[block], z_new[block], np.arange(BLOCK) < taken)
+            part = slice(first, first + block)
+            ahead, scores = step(at_border, z_old[part], z_new[part], np.arange(block) < taken)
             skipped = max(0, taken - WINDOW)
             window = reference.after(z_old, z_new, first + skipped)
-            expected, labels = window.evolve(z_old[block][skipped:taken], z_new[block][skipped:taken])
+            expected, labels = window.evolve(z_old[part][skipped:taken], z_new[part][skipped:taken])
             found = np.asarray(evolver.prototypes(ahead), np.float64)
             error = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
             errors.append(float(error.max()))

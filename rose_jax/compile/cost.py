@@ -42,9 +42,8 @@ def cost(module: Module, ours: str = "rose_jax") -> Cost:
     """Loop bodies count as often as they run; of a conditional, the branch of most cycles."""
     cycles: Counter[str] = Counter()
     count: Counter[str] = Counter()
-    collectives: dict[
-        str, tuple[str, int]
-    ] = {}  # by channel: one that runs beside other work stands in several fusions
+    # By channel: one that runs beside other work stands in several fusions.
+    collectives: dict[str, tuple[str, int]] = {}
     silent: Counter[str] = Counter()
     loops: list[tuple[str, int | None]] = []
     flops = 0

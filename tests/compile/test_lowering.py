@@ -6,6 +6,7 @@ import jax
 import pytest
 import tiny_run
 
+from rose_jax.commandline import load_config
 from rose_jax.compile.programs import programs_of
 from rose_jax.methods import METHODS, resolve
 from rose_jax.runtime.sharding import DescribedLayout
@@ -17,10 +18,10 @@ GROUPS = (
     *(
         ("ttt",),
         ("ttt++",),
-        ("lwf", "dpcr"),
+        ("lwf", "dpcr", "lwf+rose_ridge"),
         ("efc",),
         ("fcs",),
-        ("fecam", "fetril_fc"),
+        ("fecam", "fecam_1", "fetril", "fetril_fc"),
         ("ssre", "pass"),
         ("il2a",),
     ),
@@ -44,7 +45,32 @@ def test_programs_lower_for_accelerators(rows):
     assert all(any(name.startswith(f"{row}: ") for name in names) for row in rows)
 
 
-def test_these_are_all_objectives_and_test_time_methods():
+def test_these_are_all_objectives_test_time_methods_and_classifiers():
     chosen, every = resolve(itertools.chain(*GROUPS)).values(), METHODS.values()
     assert {row.objective for row in chosen} == {row.objective for row in every}
     assert {row.test_time for row in chosen} == {row.test_time for row in every}
+    assert {row.classifier for row in chosen} >= {row.classifier for row in every}
+
+
+@pytest.mark.parametrize(
+    ("setting", "options"),
+    [
+        (
+            "cifar100_cold10",
+            {"data.augment": "autoaugment", "model.compute_dtype": "bfloat16", "train.steps_per_call": 2},
+        ),
+        ("cifar100_warm10", {"loss.expand_labels": True}),
+        ("imagenet100_cold10", {}),
+    ],
+)
+def test_programs_of_the_papers_settings_lower_for_accelerators(setting, options):
+    """What the run above has not: ResNet, bfloat16, several steps a call, each data set's augmentation, rotations and
+    mixtures as classes, images that are streamed."""
+    config = load_config(f"configs/{setting}.py:smoke")
+    config.methods = ("base",)
+    for key, value in options.items():
+        section, name = key.split(".")
+        assert hasattr(getattr(config, section), name)
+        setattr(getattr(config, section), name, value)
+    for program in programs_of(config, DescribedLayout(jax.devices()[:2]), "tpu"):
+        assert program.export(ACCELERATORS).platforms == ACCELERATORS

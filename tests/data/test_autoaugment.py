@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from rose_jax.data.augment import autoaugment, colour
+from rose_jax.data.augment import autoaugment, colour, warps
 
 # The 25 sub-policies as (probability, operation, level) twice, typed from the published table for CIFAR-10.
 PUBLISHED = """
@@ -152,6 +152,39 @@ def test_smoothing_is_the_same_by_products():
     planes[0] = 255
     expected = colour.smooth_by_slices(jnp.asarray(planes))
     np.testing.assert_array_equal(colour.smooth_by_products(planes), expected)
+
+
+def test_tables_are_looked_up_alike_by_products():
+    rng = np.random.default_rng(4)
+    tables = rng.integers(0, 256, (4, 3, 256)).astype(np.uint8)
+    planes = rng.integers(0, 256, (4, 3, 9, 14)).astype(np.uint8)
+    expected = [
+        [table[plane] for table, plane in zip(*both, strict=True)] for both in zip(tables, planes, strict=True)
+    ]
+    for look_up in (colour.look_up, colour.look_up_by_products, colour.look_up_by_gathers):
+        np.testing.assert_array_equal(look_up(jnp.asarray(tables), jnp.asarray(planes)), expected)
+
+
+@pytest.mark.parametrize("most", [1, 4, 1024])
+def test_sums_of_a_histogram_are_alike_on_every_platform(most):
+    counts = np.random.default_rng(5).integers(0, most, (4, 3, 256)).astype(np.float32)
+    expected = np.cumsum(counts, axis=-1) - counts
+    for sums in (colour.exclusive_sums, colour.sums_by_blocks, colour.sums_by_product):
+        np.testing.assert_array_equal(sums(jnp.asarray(counts)), expected)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_warps_are_alike_by_products(slot):
+    """Every warp that the policy has, on an oblong image too; those of the first slot read between rows."""
+    for height, width in ((32, 32), (9, 14)):
+        maps = warps.source_maps(autoaugment._operation_table(slot)[1], height, width)
+        choice = jnp.arange(len(maps.row))
+        shape = (len(maps.row), 3, height, width)
+        planes = jnp.asarray(np.random.default_rng(6).integers(0, 256, shape), jnp.uint8)
+        expected = warps.warp_by_gathers(planes, choice, maps)
+        np.testing.assert_array_equal(warps.warp_by_products(planes, choice, maps), expected)
+        np.testing.assert_array_equal(warps.warp(planes, maps, choice), expected)
+        assert not np.array_equal(expected[1:], planes[1:])
 
 
 def test_other_sizes_and_oblong_images(apply):

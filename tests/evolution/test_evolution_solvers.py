@@ -224,7 +224,7 @@ def beside_another(matrix, right):
 
 
 @pytest.mark.parametrize("elimination", [alone, beside_another, eliminate_by_halves])
-@pytest.mark.parametrize("size", [1, 5, 16, 45])
+@pytest.mark.parametrize("size", [1, 5, 16, 45, 256])
 def test_elimination_has_leading_factors(elimination, size):
     """Of the leading block too: pivots are those of float64's LDLᵀ, and the right side is that of L⁻¹."""
     rng = np.random.default_rng(13)

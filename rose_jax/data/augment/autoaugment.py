@@ -121,9 +121,10 @@ def apply_colour(images: Array, operation: Array, strength: Array) -> Array:
     strength = strength[:, None, None, None]
 
     # Operations on single levels are worked out for the 256 levels, not for each pixel.
-    levels = jnp.arange(colour.LEVELS, dtype=jnp.uint8).reshape(1, 1, 16, 16)
-    levels = jnp.broadcast_to(levels, (*images.shape[:2], 16, 16))
-    counts = colour.histogram(images)
+    levels = jnp.arange(colour.LEVELS, dtype=jnp.uint8)[None, None, None, :]
+    levels = jnp.broadcast_to(levels, (*images.shape[:2], 1, colour.LEVELS))
+    # The barriers keep the 256 levels in one axis: histogram and look_up have 16 by 16, which a TPU would pad to 128.
+    counts = jax.lax.optimization_barrier(colour.histogram(images))
     black = jnp.uint8(0)
     result = colour.blend(jnp.where(is_op["contrast"], colour.mean_luminance(images), black), levels, strength)
     result = jnp.where(is_op["posterize"], colour.posterize(levels, strength), result)
@@ -132,6 +133,7 @@ def apply_colour(images: Array, operation: Array, strength: Array) -> Array:
     result = jnp.where(is_op["autocontrast"], colour.autocontrast(levels, counts), result)
     result = jnp.where(is_op["equalize"], colour.equalized(counts).reshape(levels.shape), result)
     result = jnp.where(is_op["identity"], levels, result)
+    result = jax.lax.optimization_barrier(result)
     by_level = colour.look_up(result.reshape(*images.shape[:2], colour.LEVELS), images)
 
     if target().platform == "cpu":

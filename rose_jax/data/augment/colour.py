@@ -101,7 +101,7 @@ def equalized(counts: Array) -> Array:
 
     counts: the image's histogram. -> uint8 [B, 3, 256].
     """
-    darker = _exclusive_sums(counts)
+    darker = exclusive_sums(counts)
     step = jnp.floor(jnp.max(jnp.where(counts > 0, darker, 0), axis=-1, keepdims=True) / 255)
     ranked = (jnp.floor(step / 2) + darker) / jnp.maximum(step, 1)
     return jnp.where(step > 0, _to_level(ranked), jnp.arange(LEVELS, dtype=jnp.uint8)[None, None, :])
@@ -109,8 +109,22 @@ def equalized(counts: Array) -> Array:
 
 def look_up(tables: Array, images: Array) -> Array:
     """Each channel of each image through its own table. tables: uint8 [B, 3, 256]; images: uint8 [B, 3, H, W]."""
+    # Both are exact. A TPU would fetch the pixels one after another, and its compiler has no estimate of how long that takes.
+    return jax.lax.platform_dependent(tables, images, tpu=look_up_by_products, default=look_up_by_gathers)
+
+
+def look_up_by_gathers(tables: Array, images: Array) -> Array:
     pixels = images.reshape(*images.shape[:2], -1).astype(jnp.int32)
     return jnp.take_along_axis(tables, pixels, axis=-1, mode="promise_in_bounds").reshape(images.shape)
+
+
+def look_up_by_products(tables: Array, images: Array) -> Array:
+    """By the high four bits the table's row of 16, by the low four the level in it; bfloat16 holds all of 0..255."""
+    pixels = images.reshape(*images.shape[:2], -1)
+    high = jax.nn.one_hot(pixels >> 4, 16, dtype=jnp.bfloat16)
+    low = jax.nn.one_hot(pixels & 15, 16, dtype=jnp.bfloat16)
+    rows = jnp.einsum("bcph,bchl->bcpl", high, tables.reshape(*tables.shape[:2], 16, 16).astype(jnp.bfloat16))
+    return (rows * low).sum(-1).astype(jnp.uint8).reshape(images.shape)
 
 
 def shift_hue(images: Array, shift: Array) -> Array:
@@ -141,13 +155,22 @@ def histogram_by_matmul(pixels: Array) -> Array:
     return pairs.reshape(*pixels.shape[:2], LEVELS)
 
 
-def _exclusive_sums(counts: Array) -> Array:
-    """Cumulative sums without the element itself, in blocks of 16. [B, 3, 256]."""
+def exclusive_sums(counts: Array) -> Array:
+    """Cumulative sums without the element itself, of whole numbers. [B, 3, 256]."""
+    # Both are exact. Blocks are less arithmetic; to a TPU that is nothing beside another order of the array.
+    return jax.lax.platform_dependent(counts, cpu=sums_by_blocks, default=sums_by_product)
+
+
+def sums_by_blocks(counts: Array) -> Array:
     blocks = counts.reshape(*counts.shape[:2], 16, 16)
     before = jnp.triu(jnp.ones((16, 16), jnp.float32), k=1)
     within = jnp.matmul(blocks, before, precision="highest")
     earlier = jnp.matmul(blocks.sum(-1), before, precision="highest")
     return (within + earlier[..., None]).reshape(counts.shape)
+
+
+def sums_by_product(counts: Array) -> Array:
+    return jnp.matmul(counts, jnp.triu(jnp.ones((LEVELS, LEVELS), jnp.float32), k=1), precision="highest")
 
 
 def _to_hsv(images: Array) -> tuple[Array, Array, Array]:

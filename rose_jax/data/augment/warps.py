@@ -1,17 +1,20 @@
 """Pillow's rotation, translation and shear with a grey fill, for a batch in which each image has its own.
 
 The warps a policy can draw are few and known beforehand. Their source maps are made once in NumPy, with Pillow's
-arithmetic, so that a batch needs only a gather and every pixel is placed as by Pillow.
+arithmetic, so that a batch needs only a gather (on a TPU products with ones and zeros) and every pixel is placed as by Pillow.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 FILL = 128
+LARGEST = 64 * 64  # pixels, for which every map is a matrix of so many rows and columns
 GEOMETRIC = ("rotate", "shear_y", "translate_x", "translate_y")
 
 Warp = tuple[str, float]  # name (of GEOMETRIC) and signed strength: degrees, slope, or fraction of the image
@@ -34,6 +37,15 @@ def source_maps(warps: Sequence[Warp], height: int, width: int) -> SourceMap:
 
 def warp(images: Array, maps: SourceMap, choice: Array) -> Array:
     """Moves image b by map choice[b]. images: uint8 [B, 3, H, W]; maps: [V, H, W]; choice: int [B]."""
+    gathers = partial(warp_by_gathers, maps=maps)
+    if images.shape[2] * images.shape[3] > LARGEST:
+        return gathers(images, choice)
+    # Both are exact. A TPU would fetch the pixels one after another, and its compiler has no estimate of how long that takes.
+    products = partial(warp_by_products, maps=maps)
+    return jax.lax.platform_dependent(images, choice, tpu=products, default=gathers)
+
+
+def warp_by_gathers(images: Array, choice: Array, maps: SourceMap) -> Array:
     batch, _, height, width = images.shape
     row, column, fraction, inside = (jnp.asarray(part)[choice] for part in maps)  # each [B, H, W]
 
@@ -46,22 +58,57 @@ def warp(images: Array, maps: SourceMap, choice: Array) -> Array:
         picked = jnp.take_along_axis(packed, index.reshape(batch, -1), axis=1, mode="promise_in_bounds")
         return picked.reshape(batch, height, width)
 
-    # Where no map has fractions (only shears have), a pixel comes from one place.
-    between = bool(np.any(maps.fraction))
-    taps = [tap(offset) for offset in ((-1, 0, 1, 2) if between else (0,))]
+    taps = [tap(offset) for offset in _offsets(maps)]
+    moved = [interpolate([(t >> 8 * channel) & 255 for t in taps], fraction) for channel in range(3)]
+    return jnp.stack([jnp.where(inside, one, FILL) for one in moved], axis=1).astype(jnp.uint8)
 
-    def interpolate(channel: int) -> Array:
-        """Pillow's cubic convolution (a = -1), in the order of terms that leaves flat areas exact."""
-        if not between:
-            return jnp.where(inside, (taps[0] >> 8 * channel) & 255, FILL)
-        above, here, below, further = (((t >> 8 * channel) & 255).astype(jnp.float32) for t in taps)
-        linear = below - above
-        quadratic = 2 * (above - here) + below - further
-        cubic = here - above + further - below
-        value = here + fraction * (linear + fraction * (quadratic + fraction * cubic))
-        return jnp.where(inside, jnp.clip(value, 0, 255).astype(jnp.int32), FILL)
 
-    return jnp.stack([interpolate(c) for c in range(3)], axis=1).astype(jnp.uint8)
+def warp_by_products(images: Array, choice: Array, maps: SourceMap) -> Array:
+    """All images moved by every map, a product with a matrix of zeros and ones each; then each image takes its own.
+
+    bfloat16 holds all of 0..255 exactly, and a pixel is a sum of one term.
+    """
+    batch, channels, height, width = images.shape
+    pixels = height * width
+    flat = images.reshape(batch, channels, pixels)
+    rows = flat.reshape(batch * channels, pixels).astype(jnp.bfloat16)
+    one_hot = choice[:, None] == jnp.arange(len(maps.row))[None, :]
+
+    def tap(offset: int) -> Array:
+        picked = flat.astype(jnp.float32)
+        for v, (row, column) in enumerate(zip(maps.row, maps.column, strict=True)):
+            source = (np.clip(row + offset, 0, height - 1) * width + column).reshape(-1)
+            if (offset and not maps.fraction[v].any()) or (source == np.arange(pixels)).all():
+                continue  # a fraction of 0 is multiplied with whatever is there; or nothing moves
+            matrix = (jnp.arange(pixels)[:, None] == jnp.asarray(source)[None, :]).astype(jnp.bfloat16)
+            moved = jnp.dot(rows, matrix, preferred_element_type=jnp.float32)
+            picked = jnp.where(one_hot[:, v, None, None], moved.reshape(flat.shape), picked)
+        return picked
+
+    def of_choice(part: np.ndarray) -> Array:
+        """[V, H, W] -> float32 [B, 1, H W]."""
+        table = jnp.asarray(part.reshape(len(part), pixels), jnp.float32)
+        return jnp.dot(one_hot.astype(jnp.float32), table, precision="highest")[:, None]
+
+    value = interpolate([tap(offset) for offset in _offsets(maps)], of_choice(maps.fraction))
+    return jnp.where(of_choice(maps.inside) > 0, value, FILL).astype(jnp.uint8).reshape(images.shape)
+
+
+def _offsets(maps: SourceMap) -> tuple[int, ...]:
+    """Rows that a pixel is made of, about the one it comes from; only shears have fractions of rows."""
+    return (-1, 0, 1, 2) if np.any(maps.fraction) else (0,)
+
+
+def interpolate(taps: Sequence[Array], fraction: Array) -> Array:
+    """Pillow's cubic convolution (a = -1), in the order of terms that leaves flat areas exact. One tap is a whole pixel."""
+    if len(taps) == 1:
+        return taps[0].astype(jnp.int32)
+    above, here, below, further = (tap.astype(jnp.float32) for tap in taps)
+    linear = below - above
+    quadratic = 2 * (above - here) + below - further
+    cubic = here - above + further - below
+    value = here + fraction * (linear + fraction * (quadratic + fraction * cubic))
+    return jnp.clip(value, 0, 255).astype(jnp.int32)
 
 
 def _source_map(name: str, strength: float, height: int, width: int) -> SourceMap:
