@@ -33,7 +33,7 @@ TOPOLOGIES = ("v5e:1", "v5e:2x4")
 ROWS, OTHERS = ("base", "projector", "gd", "rose"), ("efc", "fcs")
 FOUND, PAGE = ROOT / "docs" / "compiled.json", ROOT / "docs" / "scaling.md"
 KEPT = ("name", "unit", "runs", "fits", "message", "seconds", "code", "arguments", "temporary", "outputs")
-KEPT += ("flops", "cycles", "collectives", "share_of_hbm", "share_of_peak", "without_estimate")
+KEPT += ("flops", "cycles", "collectives", "loops", "share_of_hbm", "share_of_peak", "without_estimate")
 DECODE_MS = 6.0  # of a vCPU for one ImageNet JPEG: twice a core's (bench.py decode), as two share a core
 Found = dict[str, dict[str, Any]]  # "TOPOLOGY SETTING" -> what table.record gives
 
@@ -108,7 +108,7 @@ def setting_rows(found: Found) -> list[list[str]]:
                 duration(seconds),
             ]
         )
-    return rows
+    return rows + too_large(found, "v5e:1", len(rows[0]))
 
 
 def eight_rows(found: Found) -> list[list[str]]:
@@ -128,7 +128,17 @@ def eight_rows(found: Found) -> list[list[str]]:
                 duration(seconds),
             ]
         )
-    return rows
+    return rows + too_large(found, "v5e:2x4", len(rows[0]))
+
+
+def too_large(found: Found, topology: str, columns: int) -> list[list[str]]:
+    """A row for every setting of which a program does not fit."""
+    programs = {name: found.get(f"{topology} {name}", {"programs": []})["programs"] for name in SETTINGS}
+    messages = {
+        name: next((f"{p['name']} does not fit: {p['message']}" for p in some if not p["fits"]), "")
+        for name, some in programs.items()
+    }
+    return [[name, message, *[""] * (columns - 2)] for name, message in messages.items() if message]
 
 
 def program_rows(found: Found, name: str) -> list[list[str]]:

@@ -43,3 +43,10 @@ def test_a_table_by_hand(script):
     assert row == ["cifar100_cold10", "39 + 390", "3.00 / 4.00", "3.0 / 4.0", "25% / 50%", "1.5", "0 min"]
     (row,) = script.eight_rows(found)[1:]
     assert row == ["cifar100_cold10", "3.00 / 1.00", "3.0 / 1.0", "50 %", "40 all-reduce", "0 min"]
+
+
+def test_a_setting_that_does_not_fit_has_a_row_that_says_so(script):
+    program = {"name": "base: later tasks", "unit": "step", "fits": False, "message": "Used 20G of 16G hbm."}
+    for topology, rows in (("v5e:1", script.setting_rows), ("v5e:2x4", script.eight_rows)):
+        (row,) = rows({f"{topology} tiny_warm20": {"chip": {"clock": 1e9}, "programs": [program]}})[1:]
+        assert row[:2] == ["tiny_warm20", "base: later tasks does not fit: Used 20G of 16G hbm."]
