@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if getattr(flags, option):
                 check_file(f"--{option}", Path(getattr(flags, option)))
         files = listed(flags.images)
-        cache_compilations()
+        cache_compilations(flags.workdir)
         model = load(flags.workdir, flags.row, flags.stage, data_dir=flags.data_dir)
         _label(model, files, flags)
     except (UserError, OSError) as error:

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         names = chosen(flags.names, flags.thorough)
-        cache_compilations()
+        cache_compilations(flags.workdir[0])
         with Progress() as progress:
             done = sum([study_run(workdir, names, flags, progress) for workdir in dict.fromkeys(flags.workdir)])
     except UserError as error:

@@ -45,6 +45,7 @@ def sweep(arguments: Sequence[str] | None = None) -> int:
     out = Path(options.out) if options.out else out_folder(options.config, seeds, options.set)
     more = [f"--writers={options.writers}"] if options.writers else []
     more += ["--overwrite"] if options.overwrite else []
+    more += [] if options.deterministic else ["--nodeterministic"]
     if options.mirror:
         check_mirror(options.mirror, runs[0].workdir)
         more.append(f"--mirror={options.mirror}")
@@ -133,6 +134,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", metavar="DIR", help="for logs and the common report; default runs/sweep_...")
     parser.add_argument("--writers", help="as of the ordinary command")
     parser.add_argument("--overwrite", action="store_true", help="as of the ordinary command")
+    parser.add_argument(
+        "--nodeterministic", dest="deterministic", action="store_false", help="as of the ordinary command"
+    )
     options, others = parser.parse_known_args(arguments)
     for word in others:
         if not word.startswith("--config.") or "=" not in word:

@@ -26,7 +26,7 @@ def on_one_device(used, monkeypatch):
         return rose_jax.load(workdir, row, stage, data_dir=data_dir, layout=used.model.layout)
 
     monkeypatch.setattr(predict, "load", load)
-    monkeypatch.setattr(predict, "cache_compilations", lambda: None)
+    monkeypatch.setattr(predict, "cache_compilations", lambda workdir: None)
 
 
 def read_csv(path):

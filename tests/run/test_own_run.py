@@ -36,8 +36,8 @@ def on_one_device():
     with pytest.MonkeyPatch.context() as patch, unpainted():
         patch.setattr(experiment, "Layout", lambda: layout)
         patch.setattr("rose_jax.inference.model.Layout", lambda: layout)
-        patch.setattr("rose_jax.study.__main__.cache_compilations", lambda: None)
-        patch.setattr(predict, "cache_compilations", lambda: None)
+        patch.setattr("rose_jax.study.__main__.cache_compilations", lambda workdir: None)
+        patch.setattr(predict, "cache_compilations", lambda workdir: None)
         patch.setattr(study.cost, "EVERY", (1, 4))
         yield
 

@@ -18,7 +18,7 @@ def cut_down():
     """One device, and every study cut down to what shows that it works."""
     with pytest.MonkeyPatch.context() as patch, unpainted():
         patch.setattr(experiment, "Layout", lambda: Layout(jax.devices()[:1]))
-        patch.setattr("rose_jax.study.__main__.cache_compilations", lambda: None)
+        patch.setattr("rose_jax.study.__main__.cache_compilations", lambda workdir: None)
         patch.setattr(samples, "SIZES", (1, 5))
         patch.setattr(samples, "STARTS", ("trained",))
         patch.setattr(sweep, "CAPACITIES", ())

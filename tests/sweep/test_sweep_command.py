@@ -84,6 +84,23 @@ def test_one_table_and_one_figure_and_the_failed_run_named(here, finished, capsy
     assert "1 of 4 runs failed; the same command tries them again" in said
 
 
+def test_options_of_the_ordinary_command_are_handed_on(here, monkeypatch):
+    given = []
+
+    class Stopped(Exception):
+        pass
+
+    def executor(options, runs, more):
+        given.append(list(more))
+        raise Stopped
+
+    monkeypatch.setattr(command, "_executor", executor)
+    for arguments in ([], ["--nodeterministic", "--overwrite", "--writers=tensorboard"]):
+        with pytest.raises(Stopped):
+            command.main(["--config", "tiny.py", *arguments])
+    assert given == [[], ["--writers=tensorboard", "--overwrite", "--nodeterministic"]]
+
+
 def test_runs_that_differ_in_scoring_alone_need_the_same_encoders(here):
     def trainings(*arguments, **rest):
         runs = make_plan(*arguments, **rest)
