@@ -1,7 +1,8 @@
 """What each row costs: a training step, the end of a task, memory held between tasks, a test image.
 
-Steps (the objectives' in turns) and images are timed in the second task, when there is a teacher. Nothing is learnt: the
-first task is left as it was initialised. Costs are relative to `lwf` (training) and to plain NCM, `lwf_ncm` (test). The
+Steps (the objectives' in turns) and images are timed in the second task, when there is a teacher; "training" is all of a run's
+steps at that pace, the first task's at the pace of its own, without scoring. Nothing is learnt: the
+first task is left nearly as it was initialised. Costs are relative to `lwf` (training) and to plain NCM, `lwf_ncm` (test). The
 end of a task is the objective's finish and the compensation, "old network" has its head, "other" is what else the
 objective and the classifier keep.
 """
@@ -21,7 +22,7 @@ from rose_jax.run.features import Features
 from rose_jax.run.scoring import Scorer
 from rose_jax.run.stage import Stage
 from rose_jax.runtime.sharding import Layout
-from rose_jax.train.loop import make_task
+from rose_jax.train.loop import make_task, total_steps
 from rose_jax.train.objectives import make_objective
 from rose_jax.train.schedule import task_schedule
 from rose_jax.train.step import make_begin, make_step
@@ -53,6 +54,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         training = trainings[row.objective]
         step = ratio(seconds[row.objective], seconds["lwf"]).median if training.learns else 0.0
         table[name] = {
+            "training, min": training.minutes(float(np.median(seconds[row.objective]))),
             "training step, x lwf": step,
             "images of it": training.batch_size,
             "per image, x lwf": step * trainings["lwf"].batch_size / training.batch_size,
@@ -87,18 +89,26 @@ class Training:
         self.snapshots: list[Any] = []
         self._begin = make_begin(self.objective)
         self._step = make_step(self.objective, features.images.layout)
-        self._begin_task(0)
-        self.end_task()
-        self._begin_task(1)
-        self._feed, _ = next(TrainingBatches(features.images, self.options).feeds(1, 0, 1))  # always the same one
         rates = np.full(self.options.steps_per_call, 1e-4, np.float32)
         self._lr = features.images.layout.replicate(rates)
+        self.batches = TrainingBatches(features.images, self.options)
+        self._begin_task(0)
+        self.first_seconds = float(np.median(in_turns({"": self.step}, 3)[""]))
+        self.end_task()
+        self._begin_task(1)
 
     def _begin_task(self, index: int) -> None:
         images = self.features.images
         self.previous = self.snapshots[-1] if index else None
         self.task = make_task(images, task_schedule(self.options, index).weight_decay, index)
         self.state = images.layout.replicate(self._begin(self.previous, self.task))
+        self._feed, _ = next(self.batches.feeds(index, 0, 1))  # always the same one
+
+    def minutes(self, later_seconds: float) -> float:
+        """Of all steps, where a call in later tasks takes so long."""
+        tasks = range(self.features.images.scenario.num_tasks)
+        calls = [total_steps(self.batches, task) / self.options.steps_per_call for task in tasks]
+        return (calls[0] * self.first_seconds + sum(calls[1:]) * later_seconds) / 60
 
     def step(self):
         data = self.features.images.resident("train")

@@ -75,6 +75,7 @@ def test_what_rows_cost(bench, capsys, tmp_path):
     assert list(table) == ["lwf", "lwf_ncm", "rose", "batch_norm"]
     assert all(row["test, ms per image"] > 0 and row["end of a task, s"] > 0 for row in table.values())
     assert table["lwf"]["training step, x lwf"] == 1
+    assert table["rose"]["training, min"] == table["batch_norm"]["training, min"] > 0, "the same encoders"
 
 
 def test_what_an_epoch_costs(bench, tmp_path, monkeypatch):
