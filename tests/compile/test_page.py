@@ -50,3 +50,9 @@ def test_a_setting_that_does_not_fit_has_a_row_that_says_so(script):
     for topology, rows in (("v5e:1", script.setting_rows), ("v5e:2x4", script.eight_rows)):
         (row,) = rows({f"{topology} tiny_warm20": {"chip": {"clock": 1e9}, "programs": [program]}})[1:]
         assert row[:2] == ["tiny_warm20", "base: later tasks does not fit: Used 20G of 16G hbm."]
+
+
+def test_what_has_no_estimate_is_counted_by_kind(script):
+    counts = {"data/resident.py gather: gather": 2, "train/step.py one: gather": 1, "Cholesky": 4}
+    assert script.without_estimate(counts) == "3 gather, 4 Cholesky"
+    assert script.without_estimate({}) == "none"
