@@ -153,8 +153,11 @@ def test_what_is_traced_for_other_devices_knows_it():
 def test_the_smoke_programs_compile_for_a_tpu(exit_code, tmp_path, capsys):
     found = tmp_path / "found.json"
     # In float32 a norm may need a second pass, whose all-reduce stands in a branch and is counted too.
-    dtype = "--config.model.compute_dtype=bfloat16"
-    config = ("--config", "configs/cifar100_cold10.py:smoke", "--methods=base,rose", dtype)
+    (tmp_path / "smoke.py").write_text(
+        "from configs import cifar100_cold10\n\n\ndef get_config(preset=''):\n    config = cifar100_cold10.get_config('smoke')\n"
+        "    config.model.compute_dtype = 'bfloat16'\n    return config\n"
+    )
+    config = ("--config", tmp_path / "smoke.py", "--methods=base,rose")
     for topology, devices in (("v5e:1", 1), ("v5e:2x4", 8)):
         arguments = (*config, f"--topology={topology}", f"--cache={tmp_path}", f"--json={found}")
         assert exit_code(*arguments) == 0
