@@ -1,6 +1,6 @@
 """The `:micro` preset: real CIFAR-100 at 16 x 16 and width 16, with as many steps as each method needs.
 
-Two CPU cores train a plain trajectory in 5 minutes (older ones in 15), one with rotations and mixtures in 20 (60).
+Two CPU cores train a plain trajectory in 5 minutes (older ones in 15), one with rotations and mixtures in 20 (45).
 A schedule is cut by steps, not by epochs, and one rule keeps methods that change slowly what they are: **Adam's rates
 are raised so that lr x steps stays what the authors have, up to 1e-3**, the largest that any of them uses. (EFC's later
 tasks: 7,800 steps at 1e-4 become 702 at 1e-3, and not 702 at 1e-4, which would learn nothing.) SGD's rates stay, and
