@@ -44,8 +44,8 @@ FIGURES: dict[str, tuple[str, str, Callable[[Group], Data]]] = {
     "paths": (
         "where the old prototypes go",
         "Test features of the last stage, at unit length, along their two principal directions; a colour for each old class (at most 8), grey "
-        "for new ones. A path leads from where the task before left a prototype (ring) along the test stream to where it "
-        "ends (disc); the cross is where it should be, the mean of the class under the newest encoder.",
+        "for new ones. A path leads from where the task before left a prototype (ring; each method has its own) along the test stream to "
+        "where it ends (disc); the cross is where it should be, the mean of the class under the newest encoder. A dotted line is what is missing.",
         figures.paths,
     ),
     "old_new": (

@@ -20,7 +20,11 @@ PAPER_OLD_NEW = (
     "rose",
 )  # rows of its Figure 4: ldc after a cold start, fcs warm
 
-PATHS_OF = ("base", "projector", "rose")
+PATHS_OF = {  # what each does with an old prototype
+    "base": "leaves it where it was",
+    "projector": "moves it once, by a trained map",
+    "rose": "moves it with every test image",
+}
 
 
 def curves(groups: Sequence[Group]) -> dict[str, Any]:
@@ -112,7 +116,12 @@ def paths(group: Group) -> dict[str, Any]:
                 # Of a class that is new, or that is not shown, no path is drawn.
                 "labels": [plane.classes.index(c) if c in plane.classes else -1 for c in plane.labels],
                 "panels": [
-                    {"method": s.name, "title": _with_number(_label(group, s.name), s.last) + seed, "path": s.path}
+                    {
+                        "method": s.name,
+                        "title": _with_number(_label(group, s.name), s.last) + seed,
+                        "does": PATHS_OF[s.name],
+                        "path": s.path,
+                    }
                     for s in rows
                 ],
             }

@@ -13,34 +13,35 @@ from rose_jax.report.runs import one_line
 
 WIDTH = 8.0  # inches of three panels: 800 pixels of a README leave each label readable
 MARGIN = 0.06  # around what is shown, of its extent
+MISSED = (0, (1, 1.2))  # the dots of the line from where a prototype ends to where it should
 
 
 def draw(data: Mapping[str, Any]) -> Figure | None:
     """{"classes": [name], "true_means": [[x, y]], "points": [[x, y]], "labels": [class or -1], "panels": [{"title",
-    "path": [moment][class][x, y]}]}; None without a panel."""
+    "does", "path": [moment][class][x, y]}]}; None without a panel."""
     panels = data["panels"]
     if not panels:
         return None
     names = [style.short(one_line(name), 14) for name in data["classes"]]
     truth, points = (np.array(data[key], float).reshape(-1, 2) for key in ("true_means", "points"))
     labels, paths = np.array(data["labels"], int), [np.array(panel["path"], float) for panel in panels]
-    figure = Figure(figsize=(0.3 + (WIDTH - 0.3) / 3 * len(panels), 3.2), layout="constrained")
+    figure = Figure(figsize=(0.3 + (WIDTH - 0.3) / 3 * len(panels), 3.4), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
     for axes, panel, path in zip(grid, panels, paths, strict=True):
         _cloud(axes, points, labels)
         for number, name in enumerate(names):
             _way(axes, path[:, number], truth[number], name, style.class_color(number))
-        axes.set_title(one_line(panel["title"]))
+        axes.set_title(f"{one_line(panel['title'])}\n{one_line(panel['does'])}", fontsize=11)
         axes.set(xticks=[], yticks=[])
         axes.spines[["top", "right"]].set_visible(True)
     _frame(grid[0], [points, truth, *(path.reshape(-1, 2) for path in paths)])
     figure.legend(
         handles=_legend(grid[0]),
         loc="outside lower center",
-        ncols=3,
-        fontsize=10,
-        handletextpad=0.4,
-        columnspacing=1.6,
+        ncols=5,
+        fontsize=9,
+        handletextpad=0.3,
+        columnspacing=1.3,
     )
     return figure
 
@@ -55,6 +56,7 @@ def _cloud(axes: Axes, points: np.ndarray, labels: np.ndarray) -> None:
 def _way(axes: Axes, path: np.ndarray, truth: np.ndarray, name: str, color: str) -> None:
     """One prototype's path [moments, 2] and the place where it should end."""
     ink, paper = axes.xaxis.label.get_color(), axes.get_facecolor()
+    axes.plot(*np.stack([path[-1], truth]).T, color=ink, linewidth=1.2, linestyle=MISSED, zorder=3)
     axes.plot(*path.T, color=ink, linewidth=3.0, zorder=3, solid_capstyle="round")
     axes.plot(*path.T, color=color, linewidth=1.8, zorder=4, solid_capstyle="round")
     axes.plot(*path[:1].T, "o", color=ink, markerfacecolor=paper, markersize=7, markeredgewidth=1.2, zorder=5)
@@ -75,13 +77,13 @@ def _frame(axes: Axes, shown: Sequence[np.ndarray]) -> None:
 
 def _legend(axes: Axes) -> list[Line2D]:
     ink, paper = axes.xaxis.label.get_color(), axes.get_facecolor()
-    common: dict[str, Any] = {"color": ink, "linestyle": "none", "markeredgecolor": ink}
+    grey, none = style.NEW_CLASS, {"linestyle": "none", "markeredgecolor": ink}
     return [
         Line2D(
-            [], [], marker="o", markerfacecolor=paper, markersize=7, label="prototype as it was left", **common
+            [], [], marker="o", color=grey, markersize=4, linestyle="none", label="test image (grey: new class)"
         ),
-        Line2D(
-            [], [], marker="o", markerfacecolor=style.NEW_CLASS, markersize=10, label="where it ends", **common
-        ),
-        Line2D([], [], marker="X", markerfacecolor=style.NEW_CLASS, markersize=10, label="true mean", **common),
+        Line2D([], [], marker="o", color=paper, markersize=7, label="prototype as it was left", **none),
+        Line2D([], [], marker="o", color=grey, markersize=9, label="where it ends", **none),
+        Line2D([], [], color=ink, linewidth=1.2, linestyle=MISSED, label="what is missing"),
+        Line2D([], [], marker="X", color=grey, markersize=9, label="true mean of the class", **none),
     ]

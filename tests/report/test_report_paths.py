@@ -26,7 +26,9 @@ def test_each_panel_shows_start_path_end_and_truth(make_run):
         np.testing.assert_array_equal(discs[1::2], path[-1])
         np.testing.assert_array_equal(marked(axes, "X"), run.planes["base"].true_means)
         lines = [line.get_xydata() for line in axes.lines if line.get_marker() == "None"]
-        np.testing.assert_array_equal(lines[0::2], path.transpose(1, 0, 2))
+        missed, ways = lines[0::3], lines[1::3]
+        np.testing.assert_array_equal(ways, path.transpose(1, 0, 2))
+        np.testing.assert_array_equal(missed, np.stack([path[-1], run.planes["base"].true_means], axis=1))
         assert [text.get_text() for text in axes.texts] == [run.class_names[c] for c in (0, 5)]
         (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
         every = np.concatenate([np.reshape(s.path, (-1, 2)) for s in run.scores.values() if s.name != "gd"])
