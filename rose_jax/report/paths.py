@@ -39,7 +39,7 @@ def draw(data: Mapping[str, Any]) -> Figure | None:
         handles=_legend(grid[0]),
         loc="outside lower center",
         ncols=5,
-        fontsize=9,
+        fontsize=10,
         handletextpad=0.3,
         columnspacing=1.3,
     )
@@ -79,11 +79,9 @@ def _legend(axes: Axes) -> list[Line2D]:
     ink, paper = axes.xaxis.label.get_color(), axes.get_facecolor()
     grey, none = style.NEW_CLASS, {"linestyle": "none", "markeredgecolor": ink}
     return [
-        Line2D(
-            [], [], marker="o", color=grey, markersize=4, linestyle="none", label="test image (grey: new class)"
-        ),
-        Line2D([], [], marker="o", color=paper, markersize=7, label="prototype as it was left", **none),
-        Line2D([], [], marker="o", color=grey, markersize=9, label="where it ends", **none),
-        Line2D([], [], color=ink, linewidth=1.2, linestyle=MISSED, label="what is missing"),
-        Line2D([], [], marker="X", color=grey, markersize=9, label="true mean of the class", **none),
+        Line2D([], [], marker="o", color=grey, markersize=4, linestyle="none", label="test image"),
+        Line2D([], [], marker="o", color=paper, markersize=7, label="prototype before", **none),
+        Line2D([], [], marker="o", color=grey, markersize=9, label="prototype after", **none),
+        Line2D([], [], color=ink, linewidth=1.2, linestyle=MISSED, label="still missing"),
+        Line2D([], [], marker="X", color=grey, markersize=9, label="true mean", **none),
     ]
