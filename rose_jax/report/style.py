@@ -8,6 +8,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -76,6 +78,9 @@ def png(figure: Figure) -> bytes:
     for dpi in DPI:
         figure.set_dpi(dpi)
         canvas.draw()
+        figure.set_layout_engine(
+            "none"
+        )  # measuring text is half of the work: what is drawn next takes the same places
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
         # The palette first covers the whole range of colours; then k-means moves it to the frequent ones, so that each
         # method's colour stays exact.
@@ -89,9 +94,15 @@ def png(figure: Figure) -> bytes:
 
 def vector(figure: Figure, kind: str) -> bytes:
     """The figure as "pdf" or "svg" for a paper: the same bytes whenever it is drawn, without a background."""
-    buffer, undated = io.BytesIO(), {"pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
+    buffer, background = io.BytesIO(), figure.get_facecolor()
+    figure.set_facecolor("none")
+    # Not savefig, which draws everything once more, to measure it.
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "rose_jax"}):
-        figure.savefig(buffer, format=kind, metadata=undated, facecolor="none")
+        if kind == "pdf":
+            FigureCanvasPdf(figure).print_pdf(buffer, metadata={"CreationDate": None})
+        else:
+            FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    figure.set_facecolor(background)
     return buffer.getvalue()
 
 
