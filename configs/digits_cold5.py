@@ -2,7 +2,7 @@
 
 Command:   python -m rose_jax.main --config configs/digits_cold5.py
 Hardware:  2 CPU cores
-How it was chosen, and what it shows: docs/results.md, "Digits".
+How it was chosen, and what it shows: docs/digits.md.
 """
 
 from rose_jax.config import Config, Recipe, Schedule

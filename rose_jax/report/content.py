@@ -45,7 +45,7 @@ FIGURES: dict[str, tuple[str, str, Callable[[Group], Data]]] = {
         "where the old prototypes go",
         "Test features of the last stage, at unit length, along their two principal directions; a colour for each old class (at most 8), grey "
         "for new ones. A path leads from where the task before left a prototype (ring; each method has its own) along the test stream to "
-        "where it ends (disc); the cross is where it should be, the mean of the class under the newest encoder. A dotted line is what is missing.",
+        "where it ends (disc); the cross is where it should be, the mean of the class under the newest encoder. A dotted line is the error that remains.",
         figures.paths,
     ),
     "old_new": (

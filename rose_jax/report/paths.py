@@ -82,6 +82,6 @@ def _legend(axes: Axes) -> list[Line2D]:
         Line2D([], [], marker="o", color=grey, markersize=4, linestyle="none", label="test image"),
         Line2D([], [], marker="o", color=paper, markersize=7, label="prototype before", **none),
         Line2D([], [], marker="o", color=grey, markersize=9, label="prototype after", **none),
-        Line2D([], [], color=ink, linewidth=1.2, linestyle=MISSED, label="still missing"),
+        Line2D([], [], color=ink, linewidth=1.2, linestyle=MISSED, label="remaining error"),
         Line2D([], [], marker="X", color=grey, markersize=9, label="true mean", **none),
     ]
