@@ -13,7 +13,7 @@ from rose_jax.report.runs import one_line
 
 WIDTH = 8.0  # inches of three panels: 800 pixels of a README leave each label readable
 MARGIN = 0.06  # around what is shown, of its extent
-MISSED = (0, (1, 1.2))  # the dots of the line from where a prototype ends to where it should
+MISSED: Any = (0, (1, 1.2))  # the dots of the line from where a prototype ends to where it should
 
 
 def draw(data: Mapping[str, Any]) -> Figure | None:
@@ -77,7 +77,8 @@ def _frame(axes: Axes, shown: Sequence[np.ndarray]) -> None:
 
 def _legend(axes: Axes) -> list[Line2D]:
     ink, paper = axes.xaxis.label.get_color(), axes.get_facecolor()
-    grey, none = style.NEW_CLASS, {"linestyle": "none", "markeredgecolor": ink}
+    grey = style.NEW_CLASS
+    none: dict[str, Any] = {"linestyle": "none", "markeredgecolor": ink}
     return [
         Line2D([], [], marker="o", color=grey, markersize=4, linestyle="none", label="test image"),
         Line2D([], [], marker="o", color=paper, markersize=7, label="prototype before", **none),
