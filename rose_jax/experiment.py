@@ -150,11 +150,12 @@ def normalisation_of(dataset: sources.Dataset, name: str) -> augment.Normalisati
 def cache_compilations(workdir: Path | None = None) -> None:
     """What one start compiled, the next one reads; $JAX_COMPILATION_CACHE_DIR chooses another place.
 
-    Small programs too: a run has some fifty, which together take as long as its training step.
+    Small programs too, which jax by itself leaves out: of the demo's sixty all but a dozen.
     On accelerators it lies beside the runs, in .jax_cache: a training step takes minutes to compile, and a cloud's machine
     may come back with its data disk and an empty home. Call it after `hosts.start`.
     """
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = Path("~/.cache/rose_jax/jax").expanduser()

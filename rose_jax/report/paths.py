@@ -78,11 +78,11 @@ def _frame(axes: Axes, shown: Sequence[np.ndarray]) -> None:
 def _legend(axes: Axes) -> list[Line2D]:
     ink, paper = axes.xaxis.label.get_color(), axes.get_facecolor()
     grey = style.NEW_CLASS
-    none: dict[str, Any] = {"linestyle": "none", "markeredgecolor": ink}
+    alone: dict[str, Any] = {"linestyle": "none", "markeredgecolor": ink}
     return [
         Line2D([], [], marker="o", color=grey, markersize=4, linestyle="none", label="test image"),
-        Line2D([], [], marker="o", color=paper, markersize=7, label="prototype before", **none),
-        Line2D([], [], marker="o", color=grey, markersize=9, label="prototype after", **none),
+        Line2D([], [], marker="o", color=paper, markersize=7, label="prototype before", **alone),
+        Line2D([], [], marker="o", color=grey, markersize=9, label="prototype after", **alone),
         Line2D([], [], color=ink, linewidth=1.2, linestyle=MISSED, label="remaining error"),
-        Line2D([], [], marker="X", color=grey, markersize=9, label="true mean", **none),
+        Line2D([], [], marker="X", color=grey, markersize=9, label="true mean", **alone),
     ]

@@ -78,9 +78,8 @@ def png(figure: Figure) -> bytes:
     for dpi in DPI:
         figure.set_dpi(dpi)
         canvas.draw()
-        figure.set_layout_engine(
-            "none"
-        )  # measuring text is half of the work: what is drawn next takes the same places
+        # What is drawn next takes the same places: to measure all texts anew is much of the work.
+        figure.set_layout_engine("none")
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
         # The palette first covers the whole range of colours; then k-means moves it to the frequent ones, so that each
         # method's colour stays exact.
