@@ -20,10 +20,10 @@ PAPER_OLD_NEW = (
     "rose",
 )  # rows of its Figure 4: ldc after a cold start, fcs warm
 
-PATHS_OF = {  # what each does with an old prototype
-    "base": "leaves it where it was",
-    "projector": "moves it once, by a trained map",
-    "rose": "moves it with every test image",
+PATHS_OF = {  # what becomes of old prototypes
+    "base": "prototypes stay in place",
+    "projector": "moved once, by a trained map",
+    "rose": "moved with every test image",
 }
 
 

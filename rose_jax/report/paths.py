@@ -38,10 +38,10 @@ def draw(data: Mapping[str, Any]) -> Figure | None:
     figure.legend(
         handles=_legend(grid[0]),
         loc="outside lower center",
-        ncols=5,
+        ncols=6,
         fontsize=10,
         handletextpad=0.3,
-        columnspacing=1.3,
+        columnspacing=1.1,
     )
     return figure
 
@@ -57,11 +57,12 @@ def _way(axes: Axes, path: np.ndarray, truth: np.ndarray, name: str, color: str)
     """One prototype's path [moments, 2] and the place where it should end."""
     ink, paper = axes.xaxis.label.get_color(), axes.get_facecolor()
     axes.plot(*np.stack([path[-1], truth]).T, color=ink, linewidth=1.2, linestyle=MISSED, zorder=3)
-    axes.plot(*path.T, color=ink, linewidth=3.0, zorder=3, solid_capstyle="round")
-    axes.plot(*path.T, color=color, linewidth=1.8, zorder=4, solid_capstyle="round")
+    axes.plot(*path.T, color=ink, linewidth=2.0, zorder=3, solid_capstyle="round")
+    axes.plot(*path.T, color=color, linewidth=1.1, zorder=4, solid_capstyle="round")
     axes.plot(*path[:1].T, "o", color=ink, markerfacecolor=paper, markersize=7, markeredgewidth=1.2, zorder=5)
-    axes.plot(*truth, "X", color=color, markersize=10, markeredgecolor=ink, markeredgewidth=0.9, zorder=6)
-    axes.plot(*path[-1:].T, "o", color=color, markersize=10, markeredgecolor=ink, markeredgewidth=0.9, zorder=7)
+    # Larger than the disc, so that its arms show where a prototype ends at its place.
+    axes.plot(*truth, "X", color=color, markersize=12, markeredgecolor=ink, markeredgewidth=0.9, zorder=6)
+    axes.plot(*path[-1:].T, "o", color=color, markersize=9, markeredgecolor=ink, markeredgewidth=0.9, zorder=7)
     text = axes.annotate(name, path[-1], ha="center", va="center", fontsize=8, fontweight="bold", zorder=8)
     text.set(color=style.ink_on(color))
 
@@ -82,7 +83,8 @@ def _legend(axes: Axes) -> list[Line2D]:
     return [
         Line2D([], [], marker="o", color=grey, markersize=4, linestyle="none", label="test image"),
         Line2D([], [], marker="o", color=paper, markersize=7, label="prototype before", **alone),
-        Line2D([], [], marker="o", color=grey, markersize=9, label="prototype after", **alone),
+        Line2D([], [], color=grey, linewidth=1.6, label="its path"),
+        Line2D([], [], marker="o", color=grey, markersize=9, label="after", **alone),
         Line2D([], [], color=ink, linewidth=1.2, linestyle=MISSED, label="remaining error"),
-        Line2D([], [], marker="X", color=grey, markersize=9, label="true mean", **alone),
+        Line2D([], [], marker="X", color=grey, markersize=11, label="true mean", **alone),
     ]

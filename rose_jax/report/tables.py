@@ -16,6 +16,7 @@ from rose_jax.report.compare import Group, Spread, flatten, identity, spread
 from rose_jax.report.runs import Run, one_line
 
 NOT_THE_PAPERS = "* a row of ours: not in the paper"
+RIVALS = ("base", "projector", "gd")  # on the same encoders as rose
 PUBLISHED = "† a method published by others: not in the paper"
 
 _COLUMNS = {  # heading: field of Score, decimals
@@ -251,12 +252,21 @@ def _notes(group: Group) -> list[str]:
         partly = [f"{name} in {count}" for name, count in counts.items() if count < len(group.runs)]
         if partly:
             notes.append(f"Not in every run: {', '.join(partly)}.")
-        both = [r.scores for r in group.runs if {"rose", "projector"} <= {*r.scores}]
-        pairs = [(scores["rose"].last, scores["projector"].last) for scores in both]
-        gap = spread(rose - projector for rose, projector in pairs if rose is not None and projector is not None)
-        if gap:
-            notes.append(f"RoSE minus projector within a run: {gap.text(sign='+')}.")
+        gaps = [f"rose minus {row} {gap.text(sign='+')}" for row, gap in _gaps(group, "rose", RIVALS).items()]
+        if gaps:
+            notes.append(f"Gaps within a run: {', '.join(gaps)}.")
     return [*notes, *group.events(), *_reduced(group.runs[0])]
+
+
+def _gaps(group: Group, row: str, others: Iterable[str]) -> dict[str, Spread]:
+    """By how much a row ends above each of the others: differences within runs, which vary less than the rows do."""
+    found = {}
+    for other in others:
+        pairs = [(r.scores[row].last, r.scores[other].last) for r in group.runs if {row, other} <= {*r.scores}]
+        gap = spread(mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None)
+        if gap:
+            found[other] = gap
+    return found
 
 
 def _reduced(run: Run) -> list[str]:

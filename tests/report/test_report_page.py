@@ -228,7 +228,7 @@ def test_seeds_only_are_one_report(make_run, tmp_path, no_drawing):
     for text in (written.text, (tmp_path / "out" / "report.md").read_text(), " ".join(page.words)):
         assert "53.64 ± 0.71" in text  # the paper's
         assert "Table 12" in text
-        assert "RoSE minus projector within a run: +" in text
+        assert "Gaps within a run: rose minus base +" in text
 
 
 def test_copies_of_a_run_have_no_deviation(make_run, tmp_path, capsys, no_drawing):

@@ -88,20 +88,32 @@ def test_seeds_become_mean_and_sample_deviation(make_run):
     assert dict(tables.comparison([group]).rows)["rose"] == expected
 
 
-def test_the_gap_to_the_projector_is_paired_and_rows_that_some_runs_lack_are_named(make_run):
-    def last(rose, projector):
+def test_gaps_are_paired_and_rows_that_some_runs_lack_are_named(make_run):
+    def last(**accuracies):
         def change(results):
-            results["scores"]["rose"]["last"] = rose
-            results["scores"]["projector"]["last"] = projector
+            for name, accuracy in accuracies.items():
+                results["scores"][name]["last"] = accuracy
 
         return change
 
-    runs = [make_run(f"s{seed}", seed=seed, tasks=10, change=last(50.0 + seed, 49.0)) for seed in (0, 2, 7)]
+    runs = [
+        make_run(
+            f"s{seed}",
+            seed=seed,
+            tasks=10,
+            change=last(rose=50.0 + seed, base=40.0 + 2 * seed, projector=49.0, gd=51.0),
+        )
+        for seed in (0, 2, 7)
+    ]
     methods = ("base", "rose")
-    runs.append(make_run("without", seed=8, tasks=10, methods=methods, change=lambda r: None))
+    runs.append(make_run("without", seed=8, tasks=10, methods=methods, change=last(rose=50.0, base=48.0)))
     (group,) = grouped(*runs)
     table = tables.methods(group)
-    assert "RoSE minus projector within a run: +4.00 ± 3.61." in table.notes
+    # Over base: 10, 8, 3 and 2 points.
+    assert (
+        "Gaps within a run: rose minus base +5.75 ± 3.86, rose minus projector +4.00 ± 3.61, rose minus gd +2.00 ± 3.61."
+        in table.notes
+    )
     assert "Not in every run: projector in 3, gd in 3." in table.notes
     printed = {row[0]: row[-2:] for row in table.rows}
     assert printed["rose"] == ("53.64 ± 0.71", "Table 12")
