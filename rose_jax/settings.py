@@ -145,6 +145,7 @@ def _thin(config: Config) -> None:
     _shorten(config.ssre.recipe, 24, 10, share=share)
     _shorten(config.efc.recipe, 6, 2, batch=32, share=share)
     config.efc.recipe.first.milestones = (3,)  # the second decay would have one epoch
+    config.efc.prototype_batch = config.efc.recipe.batch_size  # as many as images, as its authors have it
 
 
 def _recipes(config: Config) -> tuple[TrainOptions | Recipe, ...]:

@@ -1,5 +1,8 @@
 """The preset for two cores: steps instead of epochs, and Adam's rates by lr x steps."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -58,6 +61,50 @@ def test_adam_s_rates_keep_lr_times_steps_up_to_a_limit():
     sgd = Schedule(200, 0.1, (60, 120, 180), 5e-4)
     shorten(sgd, images=5000, old_batch=128, batch=128, steps=39 * 20)
     assert (sgd.lr, sgd.epochs, sgd.milestones) == (0.1, 20, (6, 12, 18))
+
+
+@pytest.mark.parametrize("preset", ["micro", "thin"])
+@pytest.mark.parametrize(("setting", "start"), [(cifar100_cold10, "ten cold"), (cifar100_warm5, "five warm")])
+def test_the_page_says_what_share_of_the_authors_learning_is_left(setting, start, preset):
+    full, small = validate(setting.get_config()), validate(setting.get_config(preset))
+    page = (Path(__file__).parents[1] / "docs/rows.md").read_text()
+    printed = re.search(rf"\| `:{preset}`, {start} [^|]+\| (.+) \|", page)[1].split(" | ")
+    recipes = (
+        lambda c: c.train,
+        lambda c: c.efc.recipe,
+        lambda c: c.pass_.recipe,
+        lambda c: c.il2a.recipe,
+        lambda c: c.fcs.recipe,
+        lambda c: c.ssre.recipe,
+    )
+    shares = [
+        [round(100 * learning(small, recipe(small), k) / learning(full, recipe(full), k)) for k in (0, 1)]
+        for recipe in recipes
+    ]
+    shares[-1][0] = shares[2][0]
+    assert printed == [f"{first}, {later}" for first, later in shares]
+    if start == "ten cold":
+        assert shares[0] == [
+            round(100 * learning(small, small.lwf.official, k) / learning(full, full.lwf.official, k))
+            for k in (0, 1)
+        ]
+
+
+def learning(config, recipe, task):
+    """The sum of learning rates over a task's steps."""
+    schedule, classes = (recipe.first, recipe.later)[task], task_sizes(config)[task]
+    steps = (config.data.images_per_class or 500) * classes // recipe.batch_size
+    rates = [schedule.lr * 0.1 ** sum(m <= epoch for m in schedule.milestones) for epoch in range(schedule.epochs)]
+    return steps * sum(rates)
+
+
+def test_thin_follows_the_rule_for_adam_s_rates():
+    """EFC's later tasks have a fiftieth of their epochs in half as large batches, SSRE's a sixth: both reach the limit."""
+    thin = cifar100_cold10.get_config("thin")
+    assert (thin.efc.recipe.later.epochs, thin.efc.recipe.later.lr) == (2, 1e-3)
+    assert (thin.ssre.recipe.later.epochs, thin.ssre.recipe.later.lr) == (10, 1e-3)
+    assert (thin.train.first.lr, thin.train.later.lr, thin.lwf.official.later.lr) == (0.1, 0.05, 0.05)
+    assert thin.efc.prototype_batch == thin.efc.recipe.batch_size
 
 
 def test_other_data_sets_are_refused():

@@ -1,7 +1,7 @@
 """What each row costs: a training step, the end of a task, memory held between tasks, a test image.
 
 Steps (the objectives' in turns) and images are timed in the second task, when there is a teacher; "training" is all of a run's
-steps at that pace, the first task's at the pace of its own, without scoring. Nothing is learnt: the
+steps at that pace, the first task's at the pace of its own or of the objective that trains it for this one, without scoring. Nothing is learnt: the
 first task is left nearly as it was initialised. Costs are relative to `lwf` (training) and to plain NCM, `lwf_ncm` (test). The
 end of a task is the objective's finish and the compensation, "old network" has its head, "other" is what else the
 objective and the classifier keep.
@@ -23,9 +23,10 @@ from rose_jax.run.scoring import Scorer
 from rose_jax.run.stage import Stage
 from rose_jax.runtime.sharding import Layout
 from rose_jax.train.loop import make_task, total_steps
-from rose_jax.train.objectives import make_objective
+from rose_jax.train.objectives import OBJECTIVES, make_objective
 from rose_jax.train.schedule import task_schedule
 from rose_jax.train.step import make_begin, make_step
+from rose_jax.types import Snapshot
 
 from .shared import Report, in_turns, ratio, timed
 
@@ -92,9 +93,16 @@ class Training:
         rates = np.full(self.options.steps_per_call, 1e-4, np.float32)
         self._lr = features.images.layout.replicate(rates)
         self.batches = TrainingBatches(features.images, self.options)
-        self._begin_task(0)
-        self.first_seconds = float(np.median(in_turns({"": self.step}, 3)[""]))
-        self.end_task()
+        source = OBJECTIVES[name].first_from
+        if source and self.objective.adopt is not None:
+            first = Training(source, features, images)
+            self.first_minutes = first.first_minutes
+            self._enter_stage()
+            self._keep(self.objective.adopt(first.snapshots[0]))
+        else:
+            self._begin_task(0)
+            self.first_minutes = self._minutes(0, float(np.median(in_turns({"": self.step}, 3)[""])))
+            self.end_task()
         self._begin_task(1)
 
     def _begin_task(self, index: int) -> None:
@@ -106,9 +114,11 @@ class Training:
 
     def minutes(self, later_seconds: float) -> float:
         """Of all steps, where a call in later tasks takes so long."""
-        tasks = range(self.features.images.scenario.num_tasks)
-        calls = [total_steps(self.batches, task) / self.options.steps_per_call for task in tasks]
-        return (calls[0] * self.first_seconds + sum(calls[1:]) * later_seconds) / 60
+        later = range(1, self.features.images.scenario.num_tasks)
+        return self.first_minutes + sum(self._minutes(task, later_seconds) for task in later)
+
+    def _minutes(self, task: int, seconds: float) -> float:
+        return total_steps(self.batches, task) / self.options.steps_per_call * seconds / 60
 
     def step(self):
         data = self.features.images.resident("train")
@@ -116,12 +126,19 @@ class Training:
         return self.state
 
     def end_task(self) -> None:
-        images, index = self.features.images, len(self.stages)
-        stream = images.stream(index)[: self.images]
-        self.stages.append(Stage(self.features, index, self.snapshots, stream, self.batch_size))
+        stage = self._enter_stage()
         trained = self.state.trainable, self.state.kept, self.previous
-        snapshot, self.end_seconds = timed(self.objective.finish, *trained, self.stages[-1], self.task)
-        self.snapshots.append(images.layout.replicate(snapshot))
+        snapshot, self.end_seconds = timed(self.objective.finish, *trained, stage, self.task)
+        self._keep(snapshot)
+
+    def _enter_stage(self) -> Stage:
+        index = len(self.stages)
+        stream = self.features.images.stream(index)[: self.images]
+        self.stages.append(Stage(self.features, index, self.snapshots, stream, self.batch_size))
+        return self.stages[-1]
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(self.features.images.layout.replicate(snapshot))
 
 
 def score(name: str, row: Row, training: Training) -> dict[str, float]:

@@ -78,6 +78,24 @@ def test_what_rows_cost(bench, capsys, tmp_path):
     assert table["rose"]["training, min"] == table["batch_norm"]["training, min"] > 0, "the same encoders"
 
 
+def test_training_that_takes_over_another_s_first_task_counts_it(bench, tmp_path, monkeypatch):
+    """By a clock on which every step takes a minute: 32 images in two tasks' steps of 16, but PASS's of 8."""
+    methods = importlib.import_module("benches.methods")
+    monkeypatch.setattr(methods, "in_turns", lambda runs, rounds: {name: np.array([60.0]) for name in runs})
+    config, found = tmp_path / "tiny.py", tmp_path / "found.json"
+    schedules = """
+    from rose_jax.config import Recipe, Schedule
+    config.pass_.recipe = Recipe(8, Schedule(3, 1e-3, (), 0.0), Schedule(1, 1e-3, (), 0.0))
+    config.ssre.recipe = Recipe(16, Schedule(50, 1e-3, (), 0.0), Schedule(2, 1e-3, (), 0.0))
+"""
+    config.write_text(TINY.replace("    return config", schedules + "    return config"))
+    rows = ["--methods", "pass,ssre", "--images", "20", "--rounds", "1"]
+    assert bench.main(["methods", "--config", str(config), *rows, "--json", str(found)]) == 0
+    (table,) = json.loads(found.read_text())["tables"].values()
+    assert table["pass"]["training, min"] == 3 * 4 + 4 * 4
+    assert table["ssre"]["training, min"] == 3 * 4 + 4 * 2 * 2
+
+
 def test_what_an_epoch_costs(bench, tmp_path, monkeypatch):
     train, tiny = (importlib.import_module(name) for name in ("benches.train", "rose_jax.models.tiny"))
     monkeypatch.setattr(train, "make_encoder", lambda options: tiny.tiny(options.width))
