@@ -38,7 +38,7 @@ class EvolvedFeatures(NamedTuple):
     predictions: np.ndarray  # int32 [n], old classes, then new ones; -1 for a row with NaN or Inf
     prototypes: np.ndarray  # float32 [C, d], the old ones moved by the map at the end of the stream
     counts: dict[str, int]  # images, bad_rows, broken_steps, ill_posed_steps (see `Counts`)
-    notes: tuple[str, ...]  # for a log, e.g. a raised ridge
+    notes: tuple[str, ...]  # for a log, e.g. a raised ridge, or a queue longer than the stream
     covariance: np.ndarray | None = None  # [d, d], metric="evolved": `old_covariance` of the next task's call
 
 
@@ -97,7 +97,7 @@ def evolve_features(
         predictions,
         np.asarray(evolution.prototypes(state)),
         evolution.counts(state),
-        evolution.notes(dim),
+        evolution.notes(dim) + _note_made_up_pairs(evolution, images),
         None if covariance is None else np.asarray(covariance),
     )
 
@@ -229,6 +229,19 @@ class Evolution:
                 f"median norm {typical:.3g}. Use a smaller alpha or rescale the features.",
                 stacklevel=3,
             )
+
+
+def _note_made_up_pairs(evolution: Evolution, images: int) -> tuple[str, ...]:
+    """A stream shorter than the queue leaves pairs in it that say only what the starting map knew."""
+    brought = -(-images // evolution.evolve_every)
+    if brought >= evolution.capacity:
+        return ()
+    note = (
+        f"of {evolution.capacity} pairs in the queue {evolution.capacity - brought} are still made up after {images} "
+        "images: a smaller capacity is rid of them sooner"
+    )
+    _log.warning(note)
+    return (note,)
 
 
 @partial(jax.jit, static_argnums=0)

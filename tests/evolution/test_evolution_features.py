@@ -178,3 +178,17 @@ def test_a_short_queue_is_said_in_log_and_results(caplog):
     assert "queue capacity 5 < 1.5 x dimension 4" in caplog.text
     assert result.notes
     assert "ridge raised" in result.notes[0]
+
+
+def test_a_stream_shorter_than_the_queue_is_said(caplog):
+    (z_old, z_new, old, new, projector), *_ = small_stage(44, 69)
+    with caplog.at_level(logging.WARNING):
+        result = evolve_features(z_old, z_new, old, new, projector, **OPTIONS)
+    assert result.notes == (
+        "of 70 pairs in the queue 1 are still made up after 69 images: a smaller capacity is rid of them sooner",
+    )
+    assert result.notes[0] in caplog.text
+    # 190 images bring 95 pairs where every second one enters, and 64 where every third one does.
+    stream = small_stage(45, 190)[0]
+    assert evolve_features(*stream, **OPTIONS, evolve_every=2).notes == ()
+    assert "6 are still made up" in evolve_features(*stream, **OPTIONS, evolve_every=3).notes[0]
