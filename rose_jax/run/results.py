@@ -23,7 +23,7 @@ from rose_jax.run import plane as planes
 from rose_jax.run.identity import scoring_digest, trajectory_options
 from rose_jax.run.scoring import Outcome, Scorer
 from rose_jax.run.trajectory import Trajectory, snapshots_digest
-from rose_jax.runtime import hosts
+from rose_jax.runtime import code, hosts
 from rose_jax.runtime.agreement import differing_options
 from rose_jax.runtime.files import read_arrays, write_arrays
 from rose_jax.runtime.sharding import Layout
@@ -146,13 +146,24 @@ def environment(layout: Layout) -> dict[str, Any]:
     return {
         "command": " ".join(["python -m rose_jax.main", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "rose_jax": code.version(),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")},
         "device": layout.mesh.devices.flat[0].device_kind,
         "num_devices": layout.num_devices,
         "num_processes": jax.process_count(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
     }
+
+
+def _processor() -> str:
+    """Its name where Linux tells it, for CPUs of two kinds round differently; else its architecture alone."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name") and ":" in line]
+    return ", ".join([*names[:1], platform.machine()])
 
 
 def true_means(trajectory: Trajectory, work: Workdir) -> tuple[np.ndarray, np.ndarray]:
