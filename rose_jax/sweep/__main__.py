@@ -42,7 +42,7 @@ def sweep(arguments: Sequence[str] | None = None) -> int:
     seeds = seeds_of(options.seeds) if options.seeds else []
     runs = make_plan(options.config, seeds, options.set, options.others, options.methods)
     refuse_address("--out", options.out or "")
-    out = Path(options.out) if options.out else out_folder(options.config, seeds, options.set)
+    out = Path(options.out) if options.out else out_folder(options.config, seeds, options.set, options.others)
     more = [f"--writers={options.writers}"] if options.writers else []
     more += ["--overwrite"] if options.overwrite else []
     more += [] if options.deterministic else ["--nodeterministic"]

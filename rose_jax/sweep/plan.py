@@ -60,10 +60,16 @@ def make_plan(
     return runs
 
 
-def out_folder(configs: Sequence[str], seeds: Sequence[int], sets: Sequence[str]) -> Path:
-    """runs/sweep_CONFIGS_KEY=VALUES_seeds=0,1,2: where logs and the common report go."""
+def out_folder(
+    configs: Sequence[str], seeds: Sequence[int], sets: Sequence[str], others: Sequence[str] = ()
+) -> Path:
+    """runs/sweep_CONFIGS_KEY=VALUES_seeds=0,1,2: where logs and the common report go.
+
+    With what differs for all runs, too: another sweep's report is not written over.
+    """
     files = [Path(config.partition(":")[0]).stem + config.partition(":")[2] for config in configs]
-    parts = [*files, *sets, *(["seeds=" + ",".join(map(str, seeds))] if seeds else [])]
+    same = [word.removeprefix("--config.") for word in others]
+    parts = [*files, *same, *sets, *(["seeds=" + ",".join(map(str, seeds))] if seeds else [])]
     return Path("runs") / ("sweep_" + shortened(re.sub(r"[^\w=,.+-]+", "-", "_".join(parts))))
 
 

@@ -77,3 +77,10 @@ def test_the_folder_of_the_report():
     found = out_folder([DIGITS, "configs/tiny_cold10.py:thin"], [0, 1], ["evolution.alpha=0.02,0.2"])
     assert found == Path("runs/sweep_digits_cold5_tiny_cold10thin_evolution.alpha=0.02,0.2_seeds=0,1")
     assert len(out_folder([DIGITS], list(range(500)), []).name) < 200
+
+
+def test_a_sweep_with_another_option_does_not_share_the_folder():
+    plain = out_folder([DIGITS], [0, 1], [])
+    changed = out_folder([DIGITS], [0, 1], [], ["--config.metric.source=queue"])
+    assert plain == Path("runs/sweep_digits_cold5_seeds=0,1")
+    assert changed == Path("runs/sweep_digits_cold5_metric.source=queue_seeds=0,1")
