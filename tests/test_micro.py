@@ -45,9 +45,9 @@ def test_every_trajectory_has_about_the_steps_that_fit(setting):
     for rehearsing in (config.pass_, config.il2a, config.fcs):
         assert steps(config, rehearsing.recipe) == pytest.approx(REHEARSED_STEPS, rel=0.25)
     assert config.fcs.prototype_batch == config.fcs.recipe.batch_size
-    # Crops shift a picture of half the size half as far.
+    # Crops shift a picture of half the size half as far, and leave it its size.
     sections = (config.data, config.frozen, config.efc, config.ssre, config.pass_, config.il2a)
-    assert {section.pad for section in sections} == {2}
+    assert {(section.augment, section.pad) for section in sections} == {("standard", 2)}
 
 
 def test_adam_s_rates_keep_lr_times_steps_up_to_a_limit():
